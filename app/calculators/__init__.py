@@ -1,0 +1,39 @@
+"""The folder is the registry: every module here that has a `compute` is a calculator, named after its module."""
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from app.contract import Inputs, Query, Result
+
+
+@dataclass(frozen=True)
+class Calculator:
+    """One calculator's doors.
+
+    `compute` turns a POST body (`inputs`) into a `result`; `panel` turns the fields of a GET address (`query`)
+    into a `view`: the same result, through the same `compute`, and what the panel shows beside it.
+    """
+
+    name: str
+    inputs: type[Inputs]
+    query: type[Query]
+    result: type[Result]
+    view: type[Result]
+    compute: Callable[[Any], Result]
+    panel: Callable[[Any], Result]
+
+
+@cache
+def registry() -> dict[str, Calculator]:
+    """All calculators by name."""
+    names = sorted(found.name for found in pkgutil.iter_modules(__path__))
+    modules = {name: importlib.import_module(f"{__name__}.{name}") for name in names}
+    return {
+        name: Calculator(name, module.Inputs, module.Query, module.Result, module.View, module.compute, module.panel)
+        for name, module in modules.items()
+        if hasattr(module, "compute")
+    }

@@ -1,0 +1,235 @@
+"""What every calculator promises: how numbers come in, how they go out, and how a wrong one is refused.
+
+A number may be written as `2`, `0.1`, `1e-3` or `1/3`. Each means exactly that value: it is kept as a
+`Fraction`, so that `0.1` is one tenth and results can be given as exact fractions beside the float64 ones.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from fractions import Fraction
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, WithJsonSchema
+
+MAX_RANKS = 4_096
+MAX_CELLS = 1_000_000
+MAX_EXACT_CELLS = 4_096
+"""Up to this many cells answers carry exact fractions."""
+MAX_LISTED_CELLS = 10_000
+"""Above this many cells answers leave out lists with one entry a cell."""
+
+_Number = TypeVar("_Number", Fraction, float)
+
+Reason = Literal["empty_cell", "zero_count", "zero_reference", "non_finite"]
+NonFinite = Literal["inf", "-inf", "nan"]
+
+_NUMBER = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?"
+_NUMBER_RE = re.compile(_NUMBER)
+_RATIO_RE = re.compile(r"([+-]?[0-9]+)\s*/\s*([0-9]+)")
+_MAX_LENGTH = 400
+_LARGEST = Fraction(1.7976931348623157e308)
+_SMALLEST = Fraction(5e-324)
+
+
+class InputError(ValueError):
+    """A value that cannot be used: which field, why, in both languages of the wiki.
+
+    `field` is the name of the input (a path such as `("ranks", 0, 1, "grad")` for nested ones), empty where
+    the caller knows it (inside a field's own validator).
+    """
+
+    def __init__(self, en: str, zh: str, field: str | Sequence[str | int] = (), code: str = "value_error") -> None:
+        super().__init__(en)
+        self.en = en
+        self.zh = zh
+        self.field: tuple[str | int, ...] = (field,) if isinstance(field, str) else tuple(field)
+        self.code = code
+
+
+class Inputs(BaseModel):
+    """Base of POST bodies: frozen, unknown names refused, finite unless a field says otherwise."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Query(Inputs):
+    """Base of a panel's state: the flat fields of a GET address, with the panel's defaults."""
+
+
+class Result(BaseModel):
+    """Base of answers: frozen, and unable to hold NaN or Infinity."""
+
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
+
+    def tables(self) -> list["Table"]:
+        """The result as tables, for CSV."""
+        raise NotImplementedError
+
+
+class Table(BaseModel):
+    """One table of a result: a header and its rows, cells as they are written to CSV."""
+
+    header: tuple[str, ...]
+    rows: list[tuple[str | float | int | bool | None, ...]]
+
+
+def exact(value: object) -> Fraction:
+    """The exact value of a number as typed: int, float (its shortest decimal), `"0.1"`, `"1/3"`.
+
+    Raises InputError for anything else, and for values that float64 cannot hold.
+    """
+    if isinstance(value, Fraction):
+        return value
+    if isinstance(value, bool):
+        raise InputError("true and false are not numbers", "true、false 不是数", code="number_type")
+    if isinstance(value, int):
+        return _in_range(Fraction(value))
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise InputError("must be a finite number", "必须是有限的数", code="finite_number")
+        return Fraction(repr(value))
+    if isinstance(value, str):
+        return _from_text(value)
+    raise InputError("must be a number", "必须是一个数", code="number_type")
+
+
+def _from_text(text: str) -> Fraction:
+    text = text.strip().replace("\N{MINUS SIGN}", "-")
+    if text == "":
+        raise InputError("is blank: a number is needed", "为空：这里需要一个数", code="blank")
+    if text.lower().lstrip("+-") in ("nan", "inf", "infinity"):
+        raise InputError("must be a finite number", "必须是有限的数", code="finite_number")
+    if len(text) <= _MAX_LENGTH:
+        if _NUMBER_RE.fullmatch(text):
+            return _in_range(Fraction(text))
+        ratio = _RATIO_RE.fullmatch(text)
+        if ratio and int(ratio[2]) == 0:
+            raise InputError("has the denominator 0", "的分母为 0", code="number_parsing")
+        if ratio:
+            return _in_range(Fraction(int(ratio[1]), int(ratio[2])))
+    shown = text if len(text) <= 40 else text[:40] + "…"
+    raise InputError(
+        f"“{shown}” is not a number (write 2, 0.1, 1e-3 or 1/3)",
+        f"“{shown}”不是数（可写 2、0.1、1e-3 或 1/3）",
+        code="number_parsing",
+    )
+
+
+def _in_range(value: Fraction) -> Fraction:
+    if abs(value) > _LARGEST:
+        raise InputError("is beyond float64's range", "超出 float64 的范围", code="number_range")
+    if value and abs(value) < _SMALLEST:
+        raise InputError("is too close to 0 for float64", "太接近 0，float64 无法表示", code="number_range")
+    return value
+
+
+def extended(value: object) -> float:
+    """A float64 that may be non-finite, written as the string `inf`, `-inf` or `nan`."""
+    if isinstance(value, str) and value.strip().lower() in ("inf", "+inf", "-inf", "nan"):
+        return float(value)
+    return float(exact(value))
+
+
+def not_negative(value: object) -> Fraction:
+    number = exact(value)
+    if number < 0:
+        raise InputError("must be 0 or more", "不能小于 0", code="greater_than_equal")
+    return number
+
+
+def positive(value: object) -> Fraction:
+    number = exact(value)
+    if number <= 0:
+        raise InputError("must be greater than 0", "必须大于 0", code="greater_than")
+    return number
+
+
+def _as_json(value: Fraction) -> int | float | str:
+    if value.denominator == 1:
+        return value.numerator
+    return float(value) if Fraction(repr(float(value))) == value else str(value)
+
+
+_TEXT_SCHEMA = {"type": "string", "pattern": rf"^({_NUMBER}|[+-]?[0-9]+/[0-9]+)$", "maxLength": _MAX_LENGTH}
+
+
+def number_schema(**bounds: float) -> dict[str, object]:
+    """JSON schema of a number or its decimal string."""
+    return {"anyOf": [{"type": "number", **bounds}, _TEXT_SCHEMA]}
+
+
+_extended_schema: dict[str, object] = {"anyOf": [{"type": "number"}, _TEXT_SCHEMA, {"enum": ["inf", "-inf", "nan"]}]}
+
+_to_json = PlainSerializer(_as_json, when_used="json")
+Real = Annotated[Fraction, BeforeValidator(exact), _to_json, WithJsonSchema(number_schema())]
+NonNegative = Annotated[Fraction, BeforeValidator(not_negative), _to_json, WithJsonSchema(number_schema(minimum=0))]
+Positive = Annotated[Fraction, BeforeValidator(positive), _to_json, WithJsonSchema(number_schema(exclusiveMinimum=0))]
+Extended = Annotated[float, BeforeValidator(extended), WithJsonSchema(_extended_schema)]
+
+Rows = tuple[tuple[Fraction, ...], ...]
+ExtendedRows = tuple[tuple[float, ...], ...]
+
+_ROW_BREAK = re.compile(r"[;；\n]")
+_VALUE_BREAK = re.compile(r"[,，\t]")
+
+
+def split_rows(text: str) -> list[list[str]]:
+    """Cut `2,3;8,0` into rows and values: `;` or a newline between rows, `,` or a tab between values."""
+    lines = text.replace("\r\n", "\n").strip(" \n").split("\n") if "\n" in text else [text]
+    return [_VALUE_BREAK.split(row) for line in lines for row in _ROW_BREAK.split(line)]
+
+
+def rows_of(value: object) -> Rows:
+    """Rows of exact numbers from the text of a GET field or text area; the error names row and column."""
+    return tuple(tuple(_cell(exact, cell, r, k) for k, cell in enumerate(row)) for r, row in _numbered(value))
+
+
+def extended_rows_of(value: object) -> ExtendedRows:
+    """As `rows_of`, with `inf`, `-inf` and `nan` allowed."""
+    return tuple(tuple(_cell(extended, cell, r, k) for k, cell in enumerate(row)) for r, row in _numbered(value))
+
+
+def _numbered(value: object) -> Iterable[tuple[int, Sequence[object]]]:
+    if isinstance(value, str):
+        return enumerate(split_rows(value))
+    if isinstance(value, Sequence) and all(isinstance(row, Sequence) and not isinstance(row, str) for row in value):
+        return enumerate(value)
+    raise InputError("must be rows of numbers such as 2,3;8,0", "应是数的行，例如 2,3;8,0", code="rows_type")
+
+
+def _cell(parse: Callable[[object], _Number], cell: object, row: int, column: int) -> _Number:
+    try:
+        return parse(cell)
+    except InputError as error:
+        place_en, place_zh = f"row {row + 1}, value {column + 1} ", f"第 {row + 1} 行第 {column + 1} 个值"
+        raise InputError(place_en + error.en, place_zh + error.zh, code=error.code) from None
+
+
+def blank_to_none(value: object) -> object:
+    """A blank optional field was not given."""
+    return None if isinstance(value, str) and value.strip() == "" else value
+
+
+def fraction_text(value: Fraction) -> str:
+    """`2/5`, `-3`: any length (Python's own `str` refuses integers above 4,300 digits)."""
+    numerator = _digits(value.numerator)
+    return numerator if value.denominator == 1 else f"{numerator}/{_digits(value.denominator)}"
+
+
+def _digits(value: int) -> str:
+    if -(10**4000) < value < 10**4000:
+        return str(value)
+    sign, value = ("-", -value) if value < 0 else ("", value)
+    chunks = []
+    while value:
+        value, chunk = divmod(value, 10**4000)
+        chunks.append(str(chunk).zfill(4000))
+    return sign + "".join(reversed(chunks)).lstrip("0")
+
+
+def finite_or_name(value: float) -> float | NonFinite:
+    """The number, or the string that stands for it in JSON."""
+    if math.isfinite(value):
+        return value
+    return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
