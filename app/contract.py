@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, GetPydanticSchema, PlainSerializer, WithJsonSchema
+from pydantic_core import core_schema
 
 MAX_RANKS = 4_096
 MAX_CELLS = 1_000_000
@@ -26,7 +27,7 @@ NonFinite = Literal["inf", "-inf", "nan"]
 
 _NUMBER = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?"
 _NUMBER_RE = re.compile(_NUMBER)
-_RATIO_RE = re.compile(r"([+-]?[0-9]+)\s*/\s*([0-9]+)")
+_RATIO_RE = re.compile(r"([+-]?[0-9]{1,18})\s*/\s*([0-9]{1,18})")
 _MAX_LENGTH = 400
 _LARGEST = Fraction(1.7976931348623157e308)
 _SMALLEST = Fraction(5e-324)
@@ -71,7 +72,7 @@ class Table(BaseModel):
     """One table of a result: a header and its rows, cells as they are written to CSV."""
 
     header: tuple[str, ...]
-    rows: list[tuple[str | float | int | bool | None, ...]]
+    rows: Sequence[tuple[str | float | int | bool | None, ...]]
 
 
 def exact(value: object) -> Fraction:
@@ -151,7 +152,11 @@ def _as_json(value: Fraction) -> int | float | str:
     return float(value) if Fraction(repr(float(value))) == value else str(value)
 
 
-_TEXT_SCHEMA = {"type": "string", "pattern": rf"^({_NUMBER}|[+-]?[0-9]+/[0-9]+)$", "maxLength": _MAX_LENGTH}
+_TEXT_SCHEMA = {
+    "type": "string",
+    "pattern": rf"^({_NUMBER}|[+-]?[0-9]{{1,18}}/[0-9]{{1,18}})$",
+    "maxLength": _MAX_LENGTH,
+}
 
 
 def number_schema(**bounds: float) -> dict[str, object]:
@@ -166,6 +171,23 @@ Real = Annotated[Fraction, BeforeValidator(exact), _to_json, WithJsonSchema(numb
 NonNegative = Annotated[Fraction, BeforeValidator(not_negative), _to_json, WithJsonSchema(number_schema(minimum=0))]
 Positive = Annotated[Fraction, BeforeValidator(positive), _to_json, WithJsonSchema(number_schema(exclusiveMinimum=0))]
 Extended = Annotated[float, BeforeValidator(extended), WithJsonSchema(_extended_schema)]
+
+RawNumber = Annotated[
+    int | float | str,
+    GetPydanticSchema(lambda _source, _handler: raw_number_schema),
+    WithJsonSchema(number_schema()),
+]
+"""A number as typed, for bodies of up to a million of them: checked to be a number or a text, not yet read."""
+
+raw_number_schema = core_schema.union_schema(
+    [
+        core_schema.int_schema(strict=True),
+        core_schema.float_schema(strict=True, allow_inf_nan=False),
+        core_schema.str_schema(strict=True, max_length=_MAX_LENGTH),
+    ],
+    custom_error_type="number_type",
+    custom_error_message="must be a finite number, or its text",
+)
 
 Rows = tuple[tuple[Fraction, ...], ...]
 ExtendedRows = tuple[tuple[float, ...], ...]
@@ -218,12 +240,13 @@ def fraction_text(value: Fraction) -> str:
 
 
 def _digits(value: int) -> str:
-    if -(10**4000) < value < 10**4000:
+    if value.bit_length() < 14_000:  # under 4,215 digits
         return str(value)
     sign, value = ("-", -value) if value < 0 else ("", value)
+    base = 10**4000
     chunks = []
     while value:
-        value, chunk = divmod(value, 10**4000)
+        value, chunk = divmod(value, base)
         chunks.append(str(chunk).zfill(4000))
     return sign + "".join(reversed(chunks)).lstrip("0")
 

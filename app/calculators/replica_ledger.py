@@ -1,0 +1,511 @@
+"""The ledger of an update window: what every token weighs, by the right rule and by the usual wrong ones.
+
+Words and symbols: replica r of P data-parallel replicas, microstep k of K_r; `n` = n_rk the mass of a cell (a token
+count or a sum of weights), `g` the gradient per unit of mass, `G` = n·g its sum, `loss` and `S` likewise;
+N = Σ n_rk. The reference is the mean over the window,
+
+    g* = Σ_rk G_rk / N          (undefined when N = 0: there is no objective, all replicas skip)
+
+and a scheme (see `weighting`) is what an implementation computes in its place. The formulas follow from the definition
+of a mean; that DDP averages over replicas is in the PyTorch documentation of DistributedDataParallel.
+"""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema, model_validator
+
+from app.calculators.ledger_inputs import Cell, Columns, window_of
+from app.calculators.weighting import (
+    Scheme,
+    Weights,
+    accumulation_divisors,
+    reduction_divisor,
+    weights,
+)
+from app.calculators.window import Window
+from app.contract import (
+    MAX_LISTED_CELLS,
+    MAX_RANKS,
+    InputError,
+    NonNegative,
+    Real,
+    Reason,
+    Rows,
+    Table,
+    blank_to_none,
+    fraction_text,
+    rows_of,
+)
+from app.contract import (
+    Inputs as InputsBase,
+)
+from app.contract import (
+    Query as QueryBase,
+)
+from app.contract import (
+    Result as ResultBase,
+)
+
+SchemeName = Literal[
+    "P_over_N_then_ddp_mean",
+    "one_over_N_then_sum",
+    "replica_mean_then_ddp_mean",
+    "microstep_mean_div_K_then_ddp_mean",
+    "microstep_mean_summed_then_ddp_mean",
+    "one_over_N_then_ddp_mean",
+    "P_over_N_then_sum",
+    "P_over_N_extra_div_K",
+]
+
+OptionalRows = Annotated[
+    Rows | None,
+    BeforeValidator(lambda value: None if blank_to_none(value) is None else rows_of(value)),
+    WithJsonSchema({"type": "string", "description": "rows of replicas, `;` between rows, `,` between microsteps"}),
+]
+
+NAMED_SCHEMES: dict[str, Scheme] = {
+    scheme.name: scheme
+    for scheme in (
+        Scheme(name="P_over_N_then_ddp_mean", denominator="global", multiplier="P"),
+        Scheme(name="one_over_N_then_sum", denominator="global", reduction="sum"),
+        Scheme(name="replica_mean_then_ddp_mean", denominator="replica"),
+        Scheme(name="microstep_mean_div_K_then_ddp_mean", denominator="cell", accumulation_divisor="K_r"),
+        Scheme(name="microstep_mean_summed_then_ddp_mean", denominator="cell"),
+        Scheme(name="one_over_N_then_ddp_mean", denominator="global"),
+        Scheme(name="P_over_N_then_sum", denominator="global", multiplier="P", reduction="sum"),
+        Scheme(name="P_over_N_extra_div_K", denominator="global", multiplier="P", accumulation_divisor="K_r"),
+    )
+}
+
+
+class Regularizer(InputsBase):
+    """A term added once to the objective: its gradient and its value."""
+
+    g: Real | list[Real]
+    value: Real = Fraction(0)
+
+
+class Inputs(InputsBase):
+    """A window of any number of replicas and microsteps, and the schemes to compare with its mean.
+
+    `microsteps[r][k]` is a cell; large windows may come as columns, `{"n": [[…]], "g": [[…]], "loss": [[…]]}`, there
+    or in its place. `theta0` and `sgd_lr` ask for the parameter after one plain SGD step.
+    """
+
+    microsteps: Annotated[
+        Annotated[list[list[Cell]], Field(min_length=1, max_length=MAX_RANKS), Tag("cells")]
+        | Annotated[Columns, Tag("columns")],
+        Discriminator(lambda value: "cells" if isinstance(value, list) else "columns"),
+    ]
+    schemes: list[Scheme] = Field(default=list(NAMED_SCHEMES.values()), max_length=64)
+    theta0: Real | list[Real] | None = None
+    sgd_lr: Real | None = None
+    regularizer: Regularizer | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _columns_in_place(cls, body: Any) -> Any:
+        """Accept the columns at the top of the body, in place of `microsteps`."""
+        if not isinstance(body, dict) or "microsteps" in body or "n" not in body:
+            return body
+        columns = {name: body[name] for name in Columns.model_fields if name in body}
+        return {name: value for name, value in body.items() if name not in columns} | {"microsteps": columns}
+
+
+class Query(QueryBase):
+    """The panel: two replicas of one microstep with the losses ½(θ − t)² per token, or any window as matrices."""
+
+    a: NonNegative = Fraction(2)
+    b: NonNegative = Fraction(8)
+    target_a: Real = Fraction(2)
+    target_b: Real = Fraction(-1)
+    theta: Real = Fraction(0)
+    lr: Real = Fraction(1, 10)
+    scheme: SchemeName = "replica_mean_then_ddp_mean"
+    counts: OptionalRows = None
+    gradients: OptionalRows = None
+    losses: OptionalRows = None
+
+    def window(self) -> tuple[Window, list[Fraction]]:
+        """The window that these fields describe, and its gradients per unit of mass, one a cell.
+
+        InputError where the matrices do not fit together.
+        """
+        if self.counts is None:
+            for name in ("gradients", "losses"):
+                if getattr(self, name) is not None:
+                    en, zh = f"are needed together with {name}", f"须与 {name} 一起给出"
+                    raise InputError(en, zh, field="counts", code="missing")
+            targets = self.target_a, self.target_b
+            counts, gradients = [self.a, self.b], [self.theta - target for target in targets]
+            losses: list[Fraction] | None = [(self.theta - target) ** 2 / 2 for target in targets]
+            return _per_unit((1, 1), counts, gradients, losses)
+        if self.gradients is None:
+            raise InputError(
+                "are needed together with counts", "须与 counts 一起给出", field="gradients", code="missing"
+            )
+        sizes = tuple(map(len, self.counts))
+        flat = {"counts": self.counts, "gradients": self.gradients, "losses": self.losses}
+        for name, rows in flat.items():
+            if rows is not None and tuple(map(len, rows)) != sizes:
+                en, zh = "need as many rows and values as counts", "的行数和每行个数须与 counts 相同"
+                raise InputError(en, zh, field=name, code="shape_mismatch")
+        counts, gradients = _flat(self.counts), _flat(self.gradients)
+        for r, row in enumerate(self.counts):
+            if min(row) < 0:
+                en, zh = f"row {r + 1} holds a negative count", f"第 {r + 1} 行有负数"
+                raise InputError(en, zh, field="counts", code="greater_than_equal")
+        return _per_unit(sizes, counts, gradients, None if self.losses is None else _flat(self.losses))
+
+
+class Reference(ResultBase):
+    """The mean over the window. `cell_weights[r][k]` = n_rk / N."""
+
+    defined: bool
+    grad: float | list[float] | None
+    grad_exact: str | list[str] | None
+    loss: float | None
+    cell_weights: list[list[float]] | None
+    theta_after_sgd: float | list[float] | None
+    decision: Literal["update", "skip_all_replicas"]
+    reason: Reason | None
+
+
+class SchemeResult(ResultBase):
+    """What one scheme computes, against the reference.
+
+    `ratio_to_reference` and `sign_flipped` speak of scalar gradients, `cosine_with_reference` of vectors; they are null
+    where the scheme or the reference is undefined, or the reference is 0.
+    """
+
+    defined: bool
+    grad: float | list[float] | None
+    grad_exact: str | list[str] | None
+    reported_loss: float | None
+    ratio_to_reference: float | None
+    sign_flipped: bool | None
+    cosine_with_reference: float | None
+    matches_reference: bool | None
+    theta_after_sgd: float | list[float] | None
+    reason: Reason | None
+
+
+class Result(ResultBase):
+    """`N` is the mass of the window; one entry of `schemes` a scheme, by name."""
+
+    N: float
+    reference: Reference
+    schemes: dict[str, SchemeResult]
+
+    def tables(self) -> list[Table]:
+        header = ("scheme", "defined", "grad", "reported_loss", "ratio_to_reference", "matches_reference", "reason")
+        rows: list[tuple[Any, ...]] = [("reference", *_csv(self.reference, "loss"), None, None, self.reference.reason)]
+        rows += [
+            (name, *_csv(s, "reported_loss"), s.ratio_to_reference, s.matches_reference, s.reason)
+            for name, s in self.schemes.items()
+        ]
+        return [Table(header=header, rows=rows)]
+
+
+class Row(ResultBase):
+    """One replica: its mass, its gradient per unit and in sum, its right weight n_r/N, and what the scheme gives it."""
+
+    name: str
+    n: float
+    gradient: float | None
+    gradient_sum: float
+    weight: float | None
+    current_weight: float | None
+    reason: Reason | None
+
+
+class CellRow(ResultBase):
+    """One cell: the weight of each of its tokens, right (1/N) and under the chosen scheme."""
+
+    replica: int
+    microstep: int
+    n: float
+    token_weight: float | None
+    current_token_weight: float | None
+
+
+class View(Result):
+    """What the panel shows: the chosen scheme beside the reference, replica by replica and cell by cell."""
+
+    selected: SchemeName
+    current: SchemeResult
+    rows: list[Row]
+    cells: list[CellRow] | None
+    decision: Literal["update", "skip_all_replicas", "undefined"]
+
+    def tables(self) -> list[Table]:
+        header = ("replica", "n", "gradient", "gradient_sum", "weight", "current_weight")
+        rows = [(r.name, r.n, r.gradient, r.gradient_sum, r.weight, r.current_weight) for r in self.rows]
+        return [Table(header=header, rows=rows), *super().tables()]
+
+
+def compute(inputs: Inputs) -> Result:
+    """Compare every scheme with the mean over the window; InputError where the body does not hold together."""
+    names = [scheme.name for scheme in inputs.schemes]
+    for name in names:
+        if names.count(name) > 1:
+            en, zh = f"has two schemes called “{name}”", f"有两个方案同名“{name}”"
+            raise InputError(en, zh, field="schemes", code="duplicate")
+    window = window_of(inputs.microsteps)
+    return _evaluate(window, inputs.schemes, _Step.of(inputs, window), _Added.of(inputs, window))[0]
+
+
+def panel(query: Query) -> View:
+    """The panel's state: the eight named schemes, and the chosen one replica by replica."""
+    window, per_unit = query.window()
+    step = _Step(query.theta, query.lr)
+    result, weighting = _evaluate(window, list(NAMED_SCHEMES.values()), step, None)
+    chosen = result.schemes[query.scheme]
+    decision = result.reference.decision
+    return View(
+        N=result.N,
+        reference=result.reference,
+        schemes=result.schemes,
+        selected=query.scheme,
+        current=chosen,
+        rows=_rows(window, per_unit, weighting[query.scheme]),
+        cells=_cells(window, weighting[query.scheme]),
+        decision="undefined" if decision == "update" and not chosen.defined else decision,
+    )
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A plain SGD step: θ − lr·g."""
+
+    theta: Any
+    lr: Any
+
+    @classmethod
+    def of(cls, inputs: Inputs, window: Window) -> "_Step | None":
+        if inputs.theta0 is None and inputs.sgd_lr is None:
+            return None
+        for name in ("theta0", "sgd_lr"):
+            if getattr(inputs, name) is None:
+                en, zh = "is needed for the step (with theta0 and sgd_lr)", "缺失：theta0 与 sgd_lr 须一起给出"
+                raise InputError(en, zh, field=name, code="missing")
+        return cls(_like_gradient(inputs.theta0, window, "theta0"), window.number(inputs.sgd_lr or 0))
+
+    def after(self, gradient: Any) -> Any:
+        return None if gradient is None else _out(self.theta - self.lr * gradient)
+
+
+@dataclass(frozen=True)
+class _Added:
+    """The regulariser's gradient and value, as the objective holds them once."""
+
+    gradient: Any
+    value: Any
+
+    @classmethod
+    def of(cls, inputs: Inputs, window: Window) -> "_Added | None":
+        if inputs.regularizer is None:
+            return None
+        gradient = _like_gradient(inputs.regularizer.g, window, ("regularizer", "g"))
+        return cls(gradient, window.number(inputs.regularizer.value))
+
+
+def _like_gradient(value: Any, window: Window, field: str | tuple[str, ...]) -> Any:
+    """A scalar, or a vector of the gradient's own length."""
+    if not isinstance(value, list):
+        return window.number(value)
+    if window.gradient_sums.shape[1:] != (len(value),):
+        raise InputError(
+            "needs as many values as the gradient", "的长度须与梯度相同", field=field, code="shape_mismatch"
+        )
+    return window.numbers(value)
+
+
+def _evaluate(
+    window: Window, schemes: list[Scheme], step: _Step | None, added: _Added | None
+) -> tuple[Result, dict[str, Weights]]:
+    """The result, and the weights behind every scheme."""
+    defined = window.total != 0
+    target = window.total_gradient / window.total if defined else None
+    loss = window.total_loss / window.total if defined and window.loss_sums is not None else None
+    if added and defined:
+        target, loss = target + added.gradient, None if loss is None else loss + added.value
+    weighting = {scheme.name: weights(scheme, window) for scheme in schemes}
+    grad = _out(target)
+    judge = _Judge(window, grad, step)
+    results = {s.name: judge.result(*_applied(s, weighting[s.name], window, added)) for s in schemes}
+    listed = defined and len(window.counts) <= MAX_LISTED_CELLS
+    reference = Reference(
+        defined=defined,
+        grad=grad,
+        grad_exact=_text(target),
+        loss=_out(loss),
+        cell_weights=window.nested((window.counts / window.total).astype(float).tolist()) if listed else None,
+        theta_after_sgd=step.after(target) if step else None,
+        decision="update" if defined else "skip_all_replicas",
+        reason=None if defined else "zero_count",
+    )
+    return Result(N=_out(window.total), reference=reference, schemes=results), weighting
+
+
+def _applied(scheme: Scheme, weight: Weights, window: Window, added: _Added | None) -> tuple[Any, Any, Reason | None]:
+    """Gradient, loss and (where there is neither) the reason, of a scheme."""
+    if weight.value is None:
+        return None, None, weight.reason
+    gradient, loss = weight.gradient(window), weight.loss(window)
+    if added and scheme.regularizer_per != "none":
+        times = window.replicas if scheme.regularizer_per == "replica" else _microsteps(scheme, window)
+        times = times / reduction_divisor(scheme, window)
+        gradient, loss = gradient + times * added.gradient, None if loss is None else loss + times * added.value
+    return gradient, loss, None
+
+
+def _microsteps(scheme: Scheme, window: Window) -> Any:
+    """How many times a term counts that every microstep adds, each divided like its loss."""
+    return sum(window.numbers(window.sizes) / accumulation_divisors(scheme, window))
+
+
+@dataclass(frozen=True)
+class _Judge:
+    """Compares a scheme's gradient with the reference's."""
+
+    window: Window
+    grad: Any
+    step: _Step | None
+
+    def result(self, gradient: Any, loss: Any, reason: Reason | None) -> SchemeResult:
+        grad = _out(gradient)
+        ratio, cosine, matches = None, None, None
+        if grad is not None and self.grad is not None:
+            matches = self._matches(grad)
+            if isinstance(grad, list):
+                cosine = _cosine(grad, self.grad)
+            elif self.grad:
+                ratio = _out(grad / self.grad)
+            if ratio is None and cosine is None:
+                reason = "zero_reference"
+        return SchemeResult(
+            defined=grad is not None,
+            grad=grad,
+            grad_exact=_text(gradient),
+            reported_loss=_out(loss),
+            ratio_to_reference=ratio,
+            sign_flipped=None if ratio is None else ratio < 0,
+            cosine_with_reference=cosine,
+            matches_reference=matches,
+            theta_after_sgd=self.step.after(gradient) if self.step else None,
+            reason=reason,
+        )
+
+    def _matches(self, grad: Any) -> bool:
+        """Equal within 1e-9 of the reference's largest entry (and float64's rounding of the sums, where inexact)."""
+        if grad == self.grad:
+            return True
+        noise = 0.0 if self.window.is_exact else 1e-14 * _largest(self.window.absolute_gradient / self.window.total)
+        return _largest(np.subtract(grad, self.grad)) <= 1e-9 * _largest(self.grad) + noise
+
+
+def _largest(values: Any) -> float:
+    """The largest magnitude among a number's or a list's entries."""
+    return float(np.max(np.abs(values)))
+
+
+def _cosine(a: list[float], b: list[float]) -> float | None:
+    """None where either vector is 0."""
+    lengths = float(np.linalg.norm(a) * np.linalg.norm(b))
+    return float(np.dot(a, b)) / lengths if lengths > 0 else None
+
+
+def _out(value: Any) -> Any:
+    """A float, or a list of them; InputError where float64 cannot hold it."""
+    if value is None:
+        return None
+    if isinstance(value, np.ndarray):
+        return [_out(entry) for entry in value]
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        en, zh = "lead to a result beyond float64's range", "得到的结果超出 float64 的范围"
+        raise InputError(en, zh, field="microsteps", code="number_range")
+    return number
+
+
+def _text(value: Any) -> Any:
+    """The exact fraction, or a list of them; None for float64 values."""
+    if isinstance(value, Fraction):
+        return fraction_text(value)
+    if isinstance(value, np.ndarray) and value.dtype == object:
+        return [fraction_text(entry) for entry in value]
+    return None
+
+
+def _csv(entry: Reference | SchemeResult, loss: str) -> tuple[Any, ...]:
+    gradient = entry.grad if not isinstance(entry.grad, list) else " ".join(map(repr, entry.grad))
+    return entry.defined, gradient, getattr(entry, loss)
+
+
+def _per_unit(
+    sizes: tuple[int, ...], counts: list[Fraction], gradients: list[Fraction], losses: list[Fraction] | None
+) -> tuple[Window, list[Fraction]]:
+    """A window from values per unit of mass, and its gradients."""
+    n, g = np.array(counts, dtype=object), np.array(gradients, dtype=object)
+    return Window(sizes, n, n * g, None if losses is None else n * np.array(losses, dtype=object)), gradients
+
+
+def _flat(rows: Rows) -> list[Fraction]:
+    return [value for row in rows for value in row]
+
+
+def _rows(window: Window, per_unit: list[Fraction], weight: Weights) -> list[Row]:
+    """One row a replica."""
+    current = None if weight.value is None else window.by_replica(weight.over_cells(window) * window.counts)
+    gradients = _gradients(window, per_unit)
+    reason = weight.reason if window.total else "zero_count"
+    return [
+        Row(
+            name=chr(ord("A") + r) if window.replicas <= 26 else str(r),
+            n=float(n),
+            gradient=_out(gradients[r]),
+            gradient_sum=_out(window.replica_gradients[r]),
+            weight=float(n / window.total) if window.total else None,
+            current_weight=None if current is None else _out(current[r]),
+            reason=reason,
+        )
+        for r, n in enumerate(window.replica_counts)
+    ]
+
+
+def _gradients(window: Window, per_unit: list[Fraction]) -> list[Fraction | None]:
+    """The gradient per unit of mass of every replica; an empty one keeps the value that all its cells share."""
+    gradients: list[Fraction | None] = []
+    for (first, *others), n, total in zip(
+        window.nested(per_unit), window.replica_counts, window.replica_gradients, strict=True
+    ):
+        shared = first if all(other == first for other in others) else None
+        gradients.append(total / n if n else shared)
+    return gradients
+
+
+def _cells(window: Window, weight: Weights) -> list[CellRow] | None:
+    """One entry a cell; None for windows too large to list."""
+    if len(window.counts) > MAX_LISTED_CELLS:
+        return None
+    right = float(1 / window.total) if window.total else None
+    current = None if weight.value is None else weight.over_cells(window)
+    places = [(r, k) for r, size in enumerate(window.sizes) for k in range(size)]
+    return [
+        CellRow(
+            replica=r,
+            microstep=k,
+            n=float(window.counts[i]),
+            token_weight=right,
+            current_token_weight=None if current is None else _out(current[i]),
+        )
+        for i, (r, k) in enumerate(places)
+    ]

@@ -1,0 +1,133 @@
+"""One update window: how many items every cell holds, and the gradient and loss summed over them.
+
+A cell is (replica r, microstep k). Arrays over cells are flat, in order of replicas, so that replicas may have any
+number of microsteps; their `dtype` is `object` (of `Fraction`s, exact) for small windows and float64 for large ones,
+and the same expressions serve both.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Numbers = NDArray[Any]
+"""float64, or objects that are `Fraction`s."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """The data of one optimizer update.
+
+    `sizes[r]` is K_r, the number of microsteps of replica r; `counts` (C,) holds the masses n_rk;
+    `gradient_sums` is (C,) or, for vector gradients, (C, d); `loss_sums` is (C,), or None when no losses are known.
+    """
+
+    sizes: tuple[int, ...]
+    counts: Numbers
+    gradient_sums: Numbers
+    loss_sums: Numbers | None = None
+
+    @property
+    def replicas(self) -> int:
+        """P."""
+        return len(self.sizes)
+
+    @property
+    def is_vector(self) -> bool:
+        return self.gradient_sums.ndim == 2
+
+    @property
+    def is_exact(self) -> bool:
+        return self.counts.dtype == object
+
+    def number(self, value: int | Fraction) -> Any:
+        """A scalar of the window's own kind: a Fraction, or a float."""
+        return Fraction(value) if self.is_exact else float(value)
+
+    def numbers(self, values: Sequence[int | Fraction]) -> Numbers:
+        """An array of the window's own kind."""
+        return np.array([self.number(value) for value in values], dtype=self.counts.dtype)
+
+    @cached_property
+    def total(self) -> Any:
+        """N, the mass of the whole window."""
+        return total(self.counts)
+
+    @cached_property
+    def replica_counts(self) -> Numbers:
+        return self.by_replica(self.counts)
+
+    @cached_property
+    def replica_gradients(self) -> Numbers:
+        return self.by_replica(self.gradient_sums)
+
+    @cached_property
+    def replica_losses(self) -> Numbers | None:
+        return None if self.loss_sums is None else self.by_replica(self.loss_sums)
+
+    @cached_property
+    def total_gradient(self) -> Any:
+        return total(self.gradient_sums)
+
+    @cached_property
+    def absolute_gradient(self) -> Any:
+        """Σ|G_rk|, the size of what the sums round."""
+        return total(abs(self.gradient_sums))
+
+    @cached_property
+    def total_loss(self) -> Any:
+        return None if self.loss_sums is None else total(self.loss_sums)
+
+    def by_replica(self, cells: Numbers) -> Numbers:
+        """Sums over the microsteps of each replica: (C, …) to (P, …); a replica without microsteps sums to 0."""
+        if all(size == 1 for size in self.sizes):
+            return cells
+        ends = np.cumsum(np.array(self.sizes, dtype=np.intp))
+        starts = ends - np.array(self.sizes, dtype=np.intp)
+        if self.is_exact:
+            rows = [total(cells[start:end]) for start, end in zip(starts, ends, strict=True)]
+            return np.array(rows, dtype=object)
+        sums = np.zeros((self.replicas, *cells.shape[1:]))
+        filled = np.flatnonzero(self.sizes)
+        if len(filled):
+            sums[filled] = np.add.reduceat(cells, starts[filled], axis=0)
+        return sums
+
+    def over_cells(self, replicas: Numbers) -> Numbers:
+        """Repeat a value of each replica for its cells: (P,) to (C,)."""
+        return np.repeat(replicas, self.sizes)
+
+    def nested(self, cells: Iterable[Any]) -> list[list[Any]]:
+        """A flat list over cells as rows of replicas."""
+        values = iter(cells)
+        return [[next(values) for _ in range(size)] for size in self.sizes]
+
+
+def total(cells: Numbers) -> Any:
+    """The sum over the first axis; exact for objects, whatever the denominators."""
+    if cells.dtype != object:
+        return cells.sum(axis=0)
+    if cells.ndim == 1:
+        return exact_sum(cells)
+    return np.array([exact_sum(column) for column in cells.T], dtype=object)
+
+
+def exact_sum(values: Iterable[Fraction]) -> Fraction:
+    """The sum of many fractions in one final reduction.
+
+    Adding one by one reduces at every step, which is quadratic in the digits of the common denominator; here equal
+    denominators are added first, the rest pairwise in a tree.
+    """
+    numerators: dict[int, int] = {}
+    for value in values:
+        denominator = value.denominator
+        numerators[denominator] = numerators.get(denominator, 0) + value.numerator
+    terms = [(numerator, denominator) for denominator, numerator in numerators.items()] or [(0, 1)]
+    while len(terms) > 1:
+        paired = [(a * q + b * p, p * q) for (a, p), (b, q) in zip(terms[::2], terms[1::2], strict=False)]
+        terms = paired + terms[len(paired) * 2 :]
+    return Fraction(*terms[0])

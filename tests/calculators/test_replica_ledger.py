@@ -1,0 +1,272 @@
+"""The ledger against exact cases, float64 autograd and the laws that a mean obeys."""
+
+import json
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.calculators import replica_ledger
+from app.calculators.weighting import weights
+from app.calculators.window import Window
+from app.contract import InputError
+
+CASES = json.loads((Path(__file__).parents[1] / "cases.json").read_text())["cases"]
+LEDGER = [case for case in CASES if case["kind"] == "ledger"]
+MEAN_RULES = ("replica_mean_then_ddp_mean", "microstep_mean_div_K_then_ddp_mean", "P_over_N_then_ddp_mean")
+
+
+def compute(**body: Any) -> dict[str, Any]:
+    return replica_ledger.compute(replica_ledger.Inputs.model_validate(body)).model_dump(mode="json")
+
+
+def panel(**fields: str) -> dict[str, Any]:
+    return replica_ledger.panel(replica_ledger.Query.model_validate(fields)).model_dump(mode="json")
+
+
+def agrees(got: Any, expected: Any, rtol: float, atol: float) -> None:
+    """`got` holds at least what `expected` holds, numbers within the tolerance."""
+    if isinstance(expected, dict):
+        for key, value in expected.items():
+            agrees(got[key], value, rtol, atol)
+    elif isinstance(expected, list):
+        assert len(got) == len(expected)
+        for one, other in zip(got, expected, strict=True):
+            agrees(one, other, rtol, atol)
+    elif isinstance(expected, float):
+        assert abs(got - expected) <= atol + rtol * abs(expected)
+    else:
+        assert got == expected
+
+
+@pytest.mark.parametrize("case", LEDGER, ids=[case["id"] for case in LEDGER])
+def test_worked_case(case: dict[str, Any]) -> None:
+    agrees(compute(**case["inputs"]), case["expected"], case["tolerance"]["rtol"], case["tolerance"]["atol"])
+
+
+def test_the_chain_case_has_the_vector_gradients_of_its_schemes() -> None:
+    case = next(case for case in CASES if case["id"] == "X-01")
+    got = compute(microsteps=case["inputs"]["microsteps"], schemes=case["inputs"]["schemes"])
+    for name in ("replica_mean_then_ddp_mean", "P_over_N_then_ddp_mean"):
+        assert got["schemes"][name]["grad"] == pytest.approx(case["expected"][name]["grad"], rel=1e-12)
+    assert got["schemes"]["P_over_N_then_ddp_mean"]["matches_reference"]
+    assert not got["schemes"]["replica_mean_then_ddp_mean"]["matches_reference"]
+
+
+counts = st.integers(0, 50)
+values = st.integers(-1000, 1000).map(lambda i: i / 8)
+cell = st.tuples(counts, values, values)
+windows = st.lists(st.lists(cell, min_size=1, max_size=4), min_size=1, max_size=5)
+
+
+def body(window: list[list[tuple[float, float, float]]], **more: Any) -> dict[str, Any]:
+    cells = [[{"n": n, "g": g, "loss": loss} for n, g, loss in row] for row in window]
+    return {"microsteps": cells, **more}
+
+
+def autograd(window: list[list[tuple[int, float, float]]], scheme: str) -> float:
+    """The gradient that an implementation gets: one leaf a replica, backward in every microstep, then the reduction.
+
+    Every token's loss is g·θ, so its gradient is g; one masked position stands in every microstep, as padding does,
+    so that the mean over no token is 0/0.
+    """
+    total = sum(n for row in window for n, _, _ in row)
+    gradients = []
+    for row in window:
+        theta = torch.zeros((), dtype=torch.float64, requires_grad=True)
+        held = sum(n for n, _, _ in row)
+        for n, g, _ in row:
+            mask = torch.tensor([1.0] * n + [0.0], dtype=torch.float64)
+            losses = g * theta * mask
+            match scheme:
+                case "replica_mean_then_ddp_mean":
+                    loss = losses.sum() / torch.tensor(float(held))
+                case "microstep_mean_div_K_then_ddp_mean":
+                    loss = losses.sum() / mask.sum() / len(row)
+                case "microstep_mean_summed_then_ddp_mean":
+                    loss = losses.sum() / mask.sum()
+                case "P_over_N_then_ddp_mean" | "P_over_N_then_sum":
+                    loss = losses.sum() * len(window) / total
+                case "P_over_N_extra_div_K":
+                    loss = losses.sum() * len(window) / total / len(row)
+                case _:
+                    loss = losses.sum() / total
+            loss.backward()  # type: ignore[no-untyped-call]
+        assert theta.grad is not None
+        gradients.append(theta.grad.item())
+    return sum(gradients) / (1 if scheme.endswith("_sum") else len(window))
+
+
+@given(windows)
+def test_every_named_scheme_is_what_autograd_gets(window: list[list[tuple[int, float, float]]]) -> None:
+    got = compute(**body(window))
+    for name, scheme in got["schemes"].items():
+        if not any(n for row in window for n, _, _ in row):
+            assert scheme["reason"] == "zero_count"
+            continue
+        if scheme["defined"]:
+            assert scheme["grad"] == pytest.approx(autograd(window, name), rel=1e-9, abs=1e-9)
+        else:
+            assert np.isnan(autograd(window, name))
+            assert scheme["reason"] == "empty_cell"
+
+
+@given(windows, st.randoms())
+def test_the_order_of_replicas_changes_nothing(window: list[list[tuple[int, float, float]]], random: Any) -> None:
+    shuffled = random.sample(window, len(window))
+    assert compute(**body(window))["schemes"] == compute(**body(shuffled))["schemes"]
+
+
+@given(st.integers(1, 40), st.lists(st.lists(values, min_size=3, max_size=3), min_size=1, max_size=4))
+def test_with_equal_counts_all_mean_rules_agree_and_double_division_does_not(n: int, g: list[list[float]]) -> None:
+    got = compute(microsteps={"n": [[n] * 3 for _ in g], "g": g})
+    assert all(got["schemes"][name]["matches_reference"] for name in MEAN_RULES)
+    if got["reference"]["grad"]:
+        assert got["schemes"]["P_over_N_extra_div_K"]["ratio_to_reference"] == pytest.approx(1 / 3)
+        assert got["schemes"]["microstep_mean_summed_then_ddp_mean"]["ratio_to_reference"] == pytest.approx(3)
+
+
+def test_equal_counts_per_replica_do_not_save_means_per_microstep() -> None:
+    """Replicas of 4 tokens each, split 1+3: the replica's own mean is right, the mean of its microsteps is not."""
+    got = panel(counts="1,3;1,3", gradients="1,0;1,0")
+    assert got["schemes"]["replica_mean_then_ddp_mean"]["matches_reference"]
+    assert not got["schemes"]["microstep_mean_div_K_then_ddp_mean"]["matches_reference"]
+
+
+@given(windows, st.data())
+def test_splitting_a_cell_leaves_the_reference(window: list[list[tuple[int, float, float]]], data: Any) -> None:
+    r = data.draw(st.integers(0, len(window) - 1))
+    k = data.draw(st.integers(0, len(window[r]) - 1))
+    n, g, loss = window[r][k]
+    part = data.draw(st.integers(0, n))
+    split = [list(row) for row in window]
+    split[r][k : k + 1] = [(part, g, loss), (n - part, g, loss)]
+    before, after = compute(**body(window))["reference"], compute(**body(split))["reference"]
+    assert (before["grad_exact"], before["loss"]) == (after["grad_exact"], after["loss"])
+
+
+@given(windows, st.integers(1, 9), st.fractions(-5, 5, max_denominator=7))
+def test_scaling_counts_changes_no_mean_and_scaling_gradients_scales_all(
+    window: list[list[tuple[int, float, float]]], times: int, factor: Fraction
+) -> None:
+    plain = compute(**body(window))
+    more = compute(**body([[(n * times, g, loss) for n, g, loss in row] for row in window]))
+    scaled = compute(**body([[(n, str(Fraction(g) * factor), loss) for n, g, loss in row] for row in window]))
+    for name, scheme in plain["schemes"].items():
+        assert more["schemes"][name]["grad_exact"] == scheme["grad_exact"]
+        if scheme["defined"]:
+            assert Fraction(scaled["schemes"][name]["grad_exact"]) == Fraction(scheme["grad_exact"]) * factor
+
+
+@given(windows)
+def test_large_windows_in_float64_agree_with_small_ones_in_fractions(
+    window: list[list[tuple[int, float, float]]],
+) -> None:
+    sizes = tuple(map(len, window))
+    n, g, loss = (np.array([cell[i] for row in window for cell in row], dtype=float) for i in range(3))
+    inexact = Window(sizes, n, n * g, n * loss)
+    for name, scheme in compute(**body(window))["schemes"].items():
+        weight = weights(replica_ledger.NAMED_SCHEMES[name], inexact)
+        assert (weight.value is not None) == scheme["defined"]
+        if scheme["defined"]:
+            assert weight.gradient(inexact) == pytest.approx(scheme["grad"], rel=1e-12, abs=1e-12)
+            assert weight.loss(inexact) == pytest.approx(scheme["reported_loss"], rel=1e-12, abs=1e-12)
+
+
+def test_a_window_above_the_limits_of_lists_answers_without_them() -> None:
+    rows = [[1.0] * 101 for _ in range(100)]
+    got = compute(microsteps={"n": rows, "g": rows, "loss": rows})
+    assert got["reference"]["cell_weights"] is None
+    assert got["reference"]["grad_exact"] is None
+    assert got["reference"]["grad"] == 1.0
+    assert got["schemes"]["P_over_N_then_ddp_mean"]["matches_reference"]
+
+
+def test_4096_cells_are_exact_with_denominators_that_share_nothing() -> None:
+    n = [[str(Fraction(10**15 + 2 * k + 1, 10**15)) for k in range(1024)] for _ in range(4)]
+    got = compute(microsteps={"n": n, "g": [["1/3"] * 1024] * 4}, schemes=[{"name": "s", "denominator": "cell"}])
+    assert Fraction(got["schemes"]["s"]["grad_exact"]) == Fraction(1024, 3)
+    assert got["reference"]["grad_exact"] == "1/3"
+
+
+def test_rows_of_the_panel_at_its_defaults() -> None:
+    got = panel()
+    assert [row["name"] for row in got["rows"]] == ["A", "B"]
+    assert [row["weight"] for row in got["rows"]] == [0.2, 0.8]
+    assert [row["current_weight"] for row in got["rows"]] == [0.5, 0.5]
+    assert got["current"] == got["schemes"]["replica_mean_then_ddp_mean"]
+    assert (got["reference"]["theta_after_sgd"], got["current"]["theta_after_sgd"]) == (-0.04, 0.05)
+    assert got["decision"] == "update"
+
+
+def test_an_empty_replica_is_undefined_under_local_means_and_keeps_its_gradient() -> None:
+    got = panel(a="0")
+    assert (got["current"]["defined"], got["current"]["reason"]) == (False, "empty_cell")
+    assert got["current"]["grad"] is None
+    assert got["rows"][0]["gradient"] == -2
+    assert got["rows"][0]["gradient_sum"] == 0
+    assert got["reference"]["grad"] == 1
+    assert got["decision"] == "undefined"
+
+
+def test_a_window_without_tokens_has_no_objective() -> None:
+    got = panel(a="0", b="0")
+    assert got["decision"] == "skip_all_replicas"
+    assert (got["reference"]["grad"], got["reference"]["reason"]) == (None, "zero_count")
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"counts": "1,2"}, "gradients"),
+        ({"gradients": "1,2"}, "counts"),
+        ({"counts": "1,2", "gradients": "1"}, "gradients"),
+        ({"counts": "-1", "gradients": "1"}, "counts"),
+        ({"counts": "1", "gradients": "1", "losses": "1,1"}, "losses"),
+        ({"target_a": "1e300", "target_b": "-1e300"}, "microsteps"),
+    ],
+)
+def test_a_panel_that_does_not_hold_together_names_the_field(fields: dict[str, str], field: str) -> None:
+    with pytest.raises(InputError) as caught:
+        panel(**fields)
+    assert caught.value.field[0] == field
+    assert caught.value.zh
+
+
+@pytest.mark.parametrize(
+    ("microsteps", "path"),
+    [
+        ([[{"n": 1}]], ("microsteps", 0, 0, "g")),
+        ([[{"g": 1}]], ("microsteps", 0, 0, "n")),
+        ([[{"n": -1, "g": 1}]], ("microsteps", 0, 0, "n")),
+        ([[{"n": 1, "g": 1, "G": 1}]], ("microsteps", 0, 0, "G")),
+        ([[{"n": 1, "g": [1, 2]}], [{"n": 1, "g": 1}]], ("microsteps",)),
+        ([[{"items": []}]], ("microsteps", 0, 0, "items")),
+        ([[{"n": 1, "items": [{"g": 1}]}]], ("microsteps", 0, 0, "n")),
+        ({"n": [[1, 2], [3]], "g": [[1, 2], [3, 4]]}, ("microsteps", "g")),
+        ({"n": [[1, 2], [-3]], "g": [[1, 2], [3]]}, ("microsteps", "n", 1, 0)),
+        ({"n": [[1, 2], ["x"]], "g": [[1, 2], [3]]}, ("microsteps", "n", 1, 0)),
+        ({"n": [[1]]}, ("microsteps", "g")),
+    ],
+)
+def test_a_window_that_cannot_be_read_names_the_place(microsteps: Any, path: tuple[str | int, ...]) -> None:
+    with pytest.raises(InputError) as caught:
+        compute(microsteps=microsteps)
+    assert caught.value.field == path
+
+
+def test_columns_may_stand_in_place_of_microsteps() -> None:
+    inside = compute(microsteps={"n": [[2], [8]], "g": [[-2], [1]], "loss": [[2], ["1/2"]]})
+    assert inside == compute(n=[[2], [8]], g=[[-2], [1]], loss=[[2], ["1/2"]])
+
+
+def test_a_replica_without_microsteps_weighs_nothing() -> None:
+    got = compute(microsteps=[[], [{"n": 2, "g": 3, "loss": 1}]])
+    assert got["reference"]["grad"] == 3
+    assert not got["schemes"]["replica_mean_then_ddp_mean"]["defined"]
+    assert got["schemes"]["P_over_N_then_ddp_mean"]["matches_reference"]
