@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, GetPydanticSchema, PlainSerializer, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetPydanticSchema, PlainSerializer, WithJsonSchema
 from pydantic_core import core_schema
 
 MAX_RANKS = 4_096
@@ -170,7 +170,7 @@ _to_json = PlainSerializer(_as_json, when_used="json")
 Real = Annotated[Fraction, BeforeValidator(exact), _to_json, WithJsonSchema(number_schema())]
 NonNegative = Annotated[Fraction, BeforeValidator(not_negative), _to_json, WithJsonSchema(number_schema(minimum=0))]
 Positive = Annotated[Fraction, BeforeValidator(positive), _to_json, WithJsonSchema(number_schema(exclusiveMinimum=0))]
-Extended = Annotated[float, BeforeValidator(extended), WithJsonSchema(_extended_schema)]
+Extended = Annotated[float, Field(allow_inf_nan=True), BeforeValidator(extended), WithJsonSchema(_extended_schema)]
 
 RawNumber = Annotated[
     int | float | str,

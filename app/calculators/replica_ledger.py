@@ -11,8 +11,10 @@ of a mean; that DDP averages over replicas is in the PyTorch documentation of Di
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -23,10 +25,11 @@ from app.calculators.weighting import (
     Scheme,
     Weights,
     accumulation_divisors,
+    alike,
     reduction_divisor,
     weights,
 )
-from app.calculators.window import Window
+from app.calculators.window import REPLICA, Numbers, Window
 from app.contract import (
     MAX_LISTED_CELLS,
     MAX_RANKS,
@@ -248,6 +251,11 @@ class View(Result):
         return [Table(header=header, rows=rows), *super().tables()]
 
 
+@lru_cache(maxsize=64)
+def _named(sizes: tuple[int, ...]) -> tuple[tuple[Scheme, ...], ...]:
+    return alike(NAMED_SCHEMES.values(), sizes)
+
+
 def compute(inputs: Inputs) -> Result:
     """Compare every scheme with the mean over the window; InputError where the body does not hold together."""
     names = [scheme.name for scheme in inputs.schemes]
@@ -256,24 +264,31 @@ def compute(inputs: Inputs) -> Result:
             en, zh = f"has two schemes called “{name}”", f"有两个方案同名“{name}”"
             raise InputError(en, zh, field="schemes", code="duplicate")
     window = window_of(inputs.microsteps)
-    return _evaluate(window, inputs.schemes, _Step.of(inputs, window), _Added.of(inputs, window))[0]
+    return _evaluate(window, alike(inputs.schemes, window.sizes), _Step.of(inputs, window), _Added.of(inputs, window))[
+        0
+    ]
 
 
 def panel(query: Query) -> View:
     """The panel's state: the eight named schemes, and the chosen one replica by replica."""
     window, per_unit = query.window()
     step = _Step(query.theta, query.lr)
-    result, weighting = _evaluate(window, list(NAMED_SCHEMES.values()), step, None)
-    chosen = result.schemes[query.scheme]
-    decision = result.reference.decision
+    try:
+        result, weighting = _evaluate(window, _named(window.sizes), step, None)
+        rows = _rows(window, per_unit, weighting[query.scheme])
+        cells = _cells(window, weighting[query.scheme])
+    except InputError as error:  # of the numbers, not of one field: name the one that holds them here
+        field = "target_a" if query.gradients is None else "gradients"
+        raise InputError(error.en, error.zh, field=field, code=error.code) from None
+    chosen, decision = result.schemes[query.scheme], result.reference.decision
     return View(
         N=result.N,
         reference=result.reference,
         schemes=result.schemes,
         selected=query.scheme,
         current=chosen,
-        rows=_rows(window, per_unit, weighting[query.scheme]),
-        cells=_cells(window, weighting[query.scheme]),
+        rows=rows,
+        cells=cells,
         decision="undefined" if decision == "update" and not chosen.defined else decision,
     )
 
@@ -296,6 +311,11 @@ class _Step:
         return cls(_like_gradient(inputs.theta0, window, "theta0"), window.number(inputs.sgd_lr or 0))
 
     def after(self, gradient: Any) -> Any:
+        if isinstance(gradient, Fraction):  # one rounding, and none of the reductions between
+            theta, lr = self.theta, self.lr
+            below = lr.denominator * gradient.denominator
+            above = theta.numerator * below - lr.numerator * gradient.numerator * theta.denominator
+            return _out(above, theta.denominator * below)
         return None if gradient is None else _out(self.theta - self.lr * gradient)
 
 
@@ -326,7 +346,7 @@ def _like_gradient(value: Any, window: Window, field: str | tuple[str, ...]) -> 
 
 
 def _evaluate(
-    window: Window, schemes: list[Scheme], step: _Step | None, added: _Added | None
+    window: Window, groups: Iterable[tuple[Scheme, ...]], step: _Step | None, added: _Added | None
 ) -> tuple[Result, dict[str, Weights]]:
     """The result, and the weights behind every scheme."""
     defined = window.total != 0
@@ -334,17 +354,23 @@ def _evaluate(
     loss = window.total_loss / window.total if defined and window.loss_sums is not None else None
     if added and defined:
         target, loss = target + added.gradient, None if loss is None else loss + added.value
-    weighting = {scheme.name: weights(scheme, window) for scheme in schemes}
     grad = _out(target)
     judge = _Judge(window, grad, step)
-    results = {s.name: judge.result(*_applied(s, weighting[s.name], window, added)) for s in schemes}
+    weighting: dict[str, Weights] = {}
+    results: dict[str, SchemeResult] = {}
+    for group in groups:
+        for scheme in group if added else group[:1]:
+            weight = weights(scheme, window)
+            result = judge.result(*_applied(scheme, weight, window, added))
+            for name in (scheme.name,) if added else (other.name for other in group):
+                weighting[name], results[name] = weight, result
     listed = defined and len(window.counts) <= MAX_LISTED_CELLS
     reference = Reference(
         defined=defined,
         grad=grad,
         grad_exact=_text(target),
         loss=_out(loss),
-        cell_weights=window.nested((window.counts / window.total).astype(float).tolist()) if listed else None,
+        cell_weights=window.nested(_shares(window.counts, window.total)) if listed else None,
         theta_after_sgd=step.after(target) if step else None,
         decision="update" if defined else "skip_all_replicas",
         reason=None if defined else "zero_count",
@@ -354,12 +380,12 @@ def _evaluate(
 
 def _applied(scheme: Scheme, weight: Weights, window: Window, added: _Added | None) -> tuple[Any, Any, Reason | None]:
     """Gradient, loss and (where there is neither) the reason, of a scheme."""
-    if weight.value is None:
+    if weight.scale is None:
         return None, None, weight.reason
     gradient, loss = weight.gradient(window), weight.loss(window)
     if added and scheme.regularizer_per != "none":
         times = window.replicas if scheme.regularizer_per == "replica" else _microsteps(scheme, window)
-        times = times / reduction_divisor(scheme, window)
+        times = window.number(times) / reduction_divisor(scheme, window)
         gradient, loss = gradient + times * added.gradient, None if loss is None else loss + times * added.value
     return gradient, loss, None
 
@@ -420,20 +446,25 @@ def _cosine(a: list[float], b: list[float]) -> float | None:
     return float(np.dot(a, b)) / lengths if lengths > 0 else None
 
 
-def _out(value: Any) -> Any:
-    """A float, or a list of them; InputError where float64 cannot hold it."""
+def _out(value: Any, divisor: Any = 1) -> Any:
+    """value / divisor as a float, or a list of them; InputError where float64 cannot hold it."""
     if value is None:
         return None
     if isinstance(value, np.ndarray):
-        return [_out(entry) for entry in value]
+        return [_out(entry, divisor) for entry in value]
     try:
-        number = float(value)
+        number = value / divisor if type(value) is int else float(value) / float(divisor)
     except OverflowError:
         number = math.inf
     if not math.isfinite(number):
         en, zh = "lead to a result beyond float64's range", "得到的结果超出 float64 的范围"
         raise InputError(en, zh, field="microsteps", code="number_range")
     return number
+
+
+def _shares(counts: Numbers, total: Any) -> list[float]:
+    """Counts as shares of their total, in float64."""
+    return (counts.astype(float) / float(total)).tolist()  # type: ignore[no-any-return]
 
 
 def _text(value: Any) -> Any:
@@ -464,7 +495,10 @@ def _flat(rows: Rows) -> list[Fraction]:
 
 def _rows(window: Window, per_unit: list[Fraction], weight: Weights) -> list[Row]:
     """One row a replica."""
-    current = None if weight.value is None else window.by_replica(weight.over_cells(window) * window.counts)
+    weights = _shares(window.replica_counts, window.total) if window.total else None
+    current = None
+    if weight.scale is not None:
+        current = window.by_replica(weight.over_cells(window) * window.counts.astype(float)).tolist()
     gradients = _gradients(window, per_unit)
     reason = weight.reason if window.total else "zero_count"
     return [
@@ -472,9 +506,9 @@ def _rows(window: Window, per_unit: list[Fraction], weight: Weights) -> list[Row
             name=chr(ord("A") + r) if window.replicas <= 26 else str(r),
             n=float(n),
             gradient=_out(gradients[r]),
-            gradient_sum=_out(window.replica_gradients[r]),
-            weight=float(n / window.total) if window.total else None,
-            current_weight=None if current is None else _out(current[r]),
+            gradient_sum=_out(window.sums("gradient", REPLICA)[r]),
+            weight=weights[r] if weights else None,
+            current_weight=current[r] if current else None,
             reason=reason,
         )
         for r, n in enumerate(window.replica_counts)
@@ -485,10 +519,10 @@ def _gradients(window: Window, per_unit: list[Fraction]) -> list[Fraction | None
     """The gradient per unit of mass of every replica; an empty one keeps the value that all its cells share."""
     gradients: list[Fraction | None] = []
     for (first, *others), n, total in zip(
-        window.nested(per_unit), window.replica_counts, window.replica_gradients, strict=True
+        window.nested(per_unit), window.replica_counts, window.sums("gradient", REPLICA), strict=True
     ):
         shared = first if all(other == first for other in others) else None
-        gradients.append(total / n if n else shared)
+        gradients.append(total / n if n and shared is None else shared)
     return gradients
 
 
@@ -496,16 +530,17 @@ def _cells(window: Window, weight: Weights) -> list[CellRow] | None:
     """One entry a cell; None for windows too large to list."""
     if len(window.counts) > MAX_LISTED_CELLS:
         return None
-    right = float(1 / window.total) if window.total else None
-    current = None if weight.value is None else weight.over_cells(window)
+    right = 1 / float(window.total) if window.total else None
+    current = None if weight.scale is None else weight.over_cells(window).tolist()
+    counts = window.counts.astype(float).tolist()
     places = [(r, k) for r, size in enumerate(window.sizes) for k in range(size)]
     return [
         CellRow(
             replica=r,
             microstep=k,
-            n=float(window.counts[i]),
+            n=counts[i],
             token_weight=right,
-            current_token_weight=None if current is None else _out(current[i]),
+            current_token_weight=current[i] if current else None,
         )
         for i, (r, k) in enumerate(places)
     ]

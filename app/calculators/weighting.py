@@ -6,14 +6,15 @@ Every factor lives on one of three levels: the whole window (a scalar), the repl
 taken on the coarsest level that holds them all, so that a scheme with one factor for the window costs one product.
 """
 
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable
 from fractions import Fraction
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from app.calculators.window import Numbers, Window, total
+from app.calculators.window import CELL, REPLICA, WINDOW, Window, divided, total
 from app.contract import InputError, Inputs, Real, Reason, Rows, exact, not_negative, number_schema, positive, rows_of
 
 _TABLE_SCHEMA: dict[str, object] = {"type": "array", "items": {"type": "array", "items": number_schema()}}
@@ -62,75 +63,86 @@ class Scheme(Inputs):
     """Where a regulariser is added, if the objective has one."""
 
 
-WINDOW, REPLICA, CELL = 0, 1, 2
+class Weights(NamedTuple):
+    """What a scheme multiplies every unit of mass by: `scale / denominator`, each a scalar or one value a replica (P,)
+    or a cell (C,), as `level` says; 0 where the denominator is 0 and the scheme leaves empty cells out.
 
-
-@dataclass(frozen=True)
-class Weights:
-    """What a scheme multiplies every unit of mass by: a scalar, or one value a replica (P,) or a cell (C,).
-
-    `value` is None where the scheme is undefined, with the reason.
+    `scale` is None where the scheme is undefined, with the reason.
     """
 
-    value: Any
+    scale: Any
+    denominator: Any
     level: int
     reason: Reason | None = None
 
-    def over_cells(self, window: Window) -> Numbers:
-        """The same weights, one a cell: (C,)."""
-        if self.level == WINDOW:
-            return np.full(len(window.counts), self.value, dtype=window.counts.dtype)
-        return _lift(self.value, self.level, CELL, window)  # type: ignore[no-any-return]
+    def over_cells(self, window: Window) -> NDArray[np.float64]:
+        """The weights, one a cell, in float64: (C,)."""
+        scale, denominator = (np.asarray(part, dtype=float) for part in (self.scale, self.denominator))
+        on_level = scale * divided(np.ones(denominator.shape), denominator)
+        on_cells = _lift(on_level, self.level, CELL, window)
+        return np.full(len(window.counts), on_cells) if self.level == WINDOW else on_cells
 
     def gradient(self, window: Window) -> Any:
         """The weighted sum of the cells' gradient sums: a scalar, or (d,)."""
-        match self.level:
-            case 0:
-                return self.value * window.total_gradient
-            case 1:
-                return self._sum(window.replica_gradients)
-            case _:
-                return self._sum(window.gradient_sums)
+        return self._sum(window, "gradient")
 
     def loss(self, window: Window) -> Any:
         """The weighted sum of the cells' loss sums; None when the window has no losses."""
-        if window.loss_sums is None:
-            return None
-        match self.level:
-            case 0:
-                return self.value * window.total_loss
-            case 1:
-                return self._sum(window.replica_losses)
-            case _:
-                return self._sum(window.loss_sums)
+        return None if window.loss_sums is None else self._sum(window, "loss")
 
-    def _sum(self, sums: Any) -> Any:
-        if sums.dtype != object:
-            return self.value @ sums
-        return total((self.value if sums.ndim == 1 else self.value[:, None]) * sums)
+    def _sum(self, window: Window, what: Literal["gradient", "loss"]) -> Any:
+        if isinstance(self.scale, np.ndarray):
+            sums = window.sums(what, self.level)
+            scale = self.scale if sums.ndim == 1 else self.scale[:, None]
+            return total(scale * divided(sums, self.denominator))
+        return self.scale * window.divided_sum(what, self.level, self.denominator)
 
 
 def weights(scheme: Scheme, window: Window) -> Weights:
     """The weight of a unit of mass under `scheme`; InputError where a table does not fit the window."""
-    factors = _denominator_of(scheme, window), _multiplier_of(scheme, window), _divisor_of(scheme, window)
-    level = max(of for _, of in factors)
-    denominator, multiplier, divisor = (_lift(value, of, level, window) for value, of in factors)
-    scale = multiplier / (divisor * reduction_divisor(scheme, window))
-    if np.all(denominator):
-        return Weights(scale / denominator, level)
-    empty = denominator == 0
-    if scheme.empty_cell == "undefined":
-        return Weights(None, level, "empty_cell" if level != WINDOW and window.total else "zero_count")
-    if level == WINDOW or not isinstance(denominator, np.ndarray):
-        return Weights(scale * 0, level)
-    return Weights(np.where(empty, 0, scale / np.where(empty, 1, denominator)), level)
+    denominator, of_denominator = _denominator_of(scheme, window)
+    scale, of_scale = _scale_of(scheme, window)
+    level = of_denominator if of_denominator > of_scale else of_scale
+    if scheme.empty_cell == "undefined" and not window.all_filled(denominator):
+        return Weights(None, denominator, level, "empty_cell" if level != WINDOW and window.total else "zero_count")
+    lifted = _lift(denominator, of_denominator, level, window)
+    return Weights(_lift(scale, of_scale, level, window), lifted, level)
 
 
-def reduction_divisor(scheme: Scheme, window: Window) -> Any:
+def alike(schemes: Iterable[Scheme], sizes: tuple[int, ...]) -> tuple[tuple[Scheme, ...], ...]:
+    """Schemes that give every window of this shape the same weights, together: computed once, they share a result.
+
+    With one microstep a replica, for example, a mean over the cell is one over the replica.
+    """
+    groups: dict[Hashable, list[Scheme]] = {}
+    shape = Window.shaped(sizes)
+    for scheme in schemes:
+        given = (scheme.denominator, scheme.multiplier, scheme.accumulation_divisor, scheme.reduction)
+        if any(isinstance(value, tuple) for value in given):
+            key: Hashable = scheme.name
+        else:
+            scale, _ = _scale_of(scheme, shape)
+            single = scheme.denominator == "cell" and set(sizes) == {1}
+            denominator = "replica" if single else scheme.denominator
+            key = denominator, str(scale.tolist() if isinstance(scale, np.ndarray) else scale), scheme.empty_cell
+        groups.setdefault(key, []).append(scheme)
+    return tuple(map(tuple, groups.values()))
+
+
+def _scale_of(scheme: Scheme, window: Window) -> tuple[Any, int]:
+    """multiplier / (accumulation_divisor · reduction), and its level; it does not depend on the counts."""
+    multiplier, of_multiplier = _multiplier_of(scheme, window)
+    divisor, of_divisor = _divisor_of(scheme, window)
+    level = max(of_multiplier, of_divisor)
+    below = _lift(divisor, of_divisor, level, window) * reduction_divisor(scheme, window)
+    return _lift(multiplier, of_multiplier, level, window) / below, level
+
+
+def reduction_divisor(scheme: Scheme, window: Window) -> int | Fraction:
     """What the sum over replicas is divided by: P, 1, or the given number."""
     if isinstance(scheme.reduction, Fraction):
-        return window.number(scheme.reduction)
-    return window.number(window.replicas if scheme.reduction == "mean" else 1)
+        return scheme.reduction
+    return window.replicas if scheme.reduction == "mean" else 1
 
 
 def accumulation_divisors(scheme: Scheme, window: Window) -> Any:
@@ -141,7 +153,7 @@ def accumulation_divisors(scheme: Scheme, window: Window) -> Any:
 def _denominator_of(scheme: Scheme, window: Window) -> tuple[Any, int]:
     match scheme.denominator:
         case "one":
-            return window.number(1), WINDOW
+            return window.one, WINDOW
         case "global":
             return window.total, WINDOW
         case "replica":
@@ -162,15 +174,15 @@ def _divisor_of(scheme: Scheme, window: Window) -> tuple[Any, int]:
     """K_r is one number for the window where all replicas have as many microsteps; without microsteps nothing is
     divided."""
     if isinstance(scheme.accumulation_divisor, Fraction):
-        return window.number(scheme.accumulation_divisor), WINDOW
-    if scheme.accumulation_divisor == "K_max" or len(set(window.sizes)) == 1:
-        return window.number(max(*window.sizes, 1)), WINDOW
+        return scheme.accumulation_divisor, WINDOW
+    if scheme.accumulation_divisor == "K_max" or window.is_rectangle:
+        return max(*window.sizes, 1), WINDOW
     return window.numbers([max(size, 1) for size in window.sizes]), REPLICA
 
 
 def _given(value: Any, field: str, scheme: Scheme, window: Window) -> tuple[Any, int]:
     if not isinstance(value, tuple):
-        return window.number(value), WINDOW
+        return value if window.is_exact else float(value), WINDOW
     if tuple(len(row) for row in value) != window.sizes:
         en = f"the {field} table of scheme “{scheme.name}” needs one number a cell, in the shape of the window"
         zh = f"方案“{scheme.name}”的 {field} 表须与窗口形状相同，每格一个数"

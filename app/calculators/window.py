@@ -9,10 +9,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+WINDOW, REPLICA, CELL = 0, 1, 2
+"""The levels on which a quantity lives: one value, one a replica (P,), one a cell (C,)."""
 
 Numbers = NDArray[Any]
 """float64, or objects that are `Fraction`s."""
@@ -30,6 +33,12 @@ class Window:
     counts: Numbers
     gradient_sums: Numbers
     loss_sums: Numbers | None = None
+
+    @classmethod
+    def shaped(cls, sizes: tuple[int, ...]) -> "Window":
+        """An exact window of this shape, one unit of mass in every cell."""
+        ones = np.full(sum(sizes), Fraction(1), dtype=object)
+        return cls(sizes, ones, ones)
 
     @property
     def replicas(self) -> int:
@@ -58,20 +67,38 @@ class Window:
         return total(self.counts)
 
     @cached_property
+    def one(self) -> Any:
+        return self.number(1)
+
+    @cached_property
+    def is_rectangle(self) -> bool:
+        """Whether all replicas have as many microsteps."""
+        return len(set(self.sizes)) == 1
+
+    def all_filled(self, denominator: Any) -> bool:
+        """Whether no entry of a denominator is 0."""
+        if not isinstance(denominator, np.ndarray):
+            return bool(denominator)
+        if denominator is self.counts:
+            return self._no_empty_cell
+        return bool(denominator.all())
+
+    @cached_property
+    def _no_empty_cell(self) -> bool:
+        return bool(self.counts.all())
+
+    @cached_property
     def replica_counts(self) -> Numbers:
         return self.by_replica(self.counts)
 
     @cached_property
-    def replica_gradients(self) -> Numbers:
-        return self.by_replica(self.gradient_sums)
-
-    @cached_property
-    def replica_losses(self) -> Numbers | None:
-        return None if self.loss_sums is None else self.by_replica(self.loss_sums)
-
-    @cached_property
     def total_gradient(self) -> Any:
-        return total(self.gradient_sums)
+        return self.sums("gradient", WINDOW)
+
+    @cached_property
+    def total_loss(self) -> Any:
+        """None when no losses are known."""
+        return None if self.loss_sums is None else self.sums("loss", WINDOW)
 
     @cached_property
     def absolute_gradient(self) -> Any:
@@ -79,8 +106,30 @@ class Window:
         return total(abs(self.gradient_sums))
 
     @cached_property
-    def total_loss(self) -> Any:
-        return None if self.loss_sums is None else total(self.loss_sums)
+    def _sums(self) -> dict[tuple[str, int], Any]:
+        return {}
+
+    def sums(self, what: Literal["gradient", "loss"], level: int) -> Any:
+        """The sums of gradients or of losses on a level: a scalar, (P,) or (C,), for vectors (d,), (P, d) or (C, d)."""
+        cells = self.gradient_sums if what == "gradient" else self.loss_sums
+        assert cells is not None
+        if level == CELL:
+            return cells
+        if (what, level) not in self._sums:
+            self._sums[what, level] = total(cells) if level == WINDOW else self.by_replica(cells)
+        return self._sums[what, level]
+
+    @cached_property
+    def _divided(self) -> dict[tuple[str, int], tuple[Any, Any]]:
+        return {}
+
+    def divided_sum(self, what: Literal["gradient", "loss"], level: int, denominator: Any) -> Any:
+        """Σ sums / denominator over a level, made once for each denominator: schemes differ mostly by a scale."""
+        key = what, id(denominator)
+        if key not in self._divided:
+            quotients = divided(self.sums(what, level), denominator)
+            self._divided[key] = denominator, quotients if level == WINDOW else total(quotients)
+        return self._divided[key][1]
 
     def by_replica(self, cells: Numbers) -> Numbers:
         """Sums over the microsteps of each replica: (C, …) to (P, …); a replica without microsteps sums to 0."""
@@ -88,7 +137,7 @@ class Window:
             return cells
         ends = np.cumsum(np.array(self.sizes, dtype=np.intp))
         starts = ends - np.array(self.sizes, dtype=np.intp)
-        if self.is_exact:
+        if cells.dtype == object:
             rows = [total(cells[start:end]) for start, end in zip(starts, ends, strict=True)]
             return np.array(rows, dtype=object)
         sums = np.zeros((self.replicas, *cells.shape[1:]))
@@ -105,6 +154,18 @@ class Window:
         """A flat list over cells as rows of replicas."""
         values = iter(cells)
         return [[next(values) for _ in range(size)] for size in self.sizes]
+
+
+def divided(sums: Any, denominator: Any) -> Any:
+    """sums / denominator, 0 where the denominator is 0; a vector's entries share their cell's denominator."""
+    if not isinstance(denominator, np.ndarray):
+        return sums / denominator if denominator else sums * 0
+    if isinstance(sums, np.ndarray) and sums.ndim == 2:
+        denominator = denominator[:, None]
+    if denominator.all():
+        return sums / denominator
+    empty = denominator == 0
+    return np.where(empty, 0, sums / np.where(empty, 1, denominator))
 
 
 def total(cells: Numbers) -> Any:

@@ -1,0 +1,112 @@
+"""What is wrong with an input, said once for all doors: pydantic's errors and the calculators' own, bilingually."""
+
+import json
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from app.contract import InputError
+
+
+@dataclass(frozen=True)
+class FieldError:
+    """One refused value: the path of its field, a code, and the message in both languages."""
+
+    path: tuple[str | int, ...]
+    code: str
+    en: str
+    zh: str
+    value: Any = None
+
+    @property
+    def field(self) -> str:
+        """The name of the input that a form shows the message beside."""
+        return str(self.path[0]) if self.path else ""
+
+    def message(self, lang: str) -> str:
+        return self.zh if lang == "zh" else self.en
+
+
+class RefusedError(Exception):
+    """An input that no calculator can use; carries every FieldError."""
+
+    def __init__(self, errors: Iterable[FieldError]) -> None:
+        self.errors = tuple(errors)
+        super().__init__("; ".join(f"{error.field}: {error.en}" for error in self.errors))
+
+    def as_json(self, door: str) -> bytes:
+        """FastAPI's error list; `door` is query or body."""
+        detail = [
+            {"type": error.code, "loc": [door, *error.path], "msg": error.en, "input": _shown(error.value)}
+            for error in self.errors[:_LISTED]
+        ]
+        return json.dumps({"detail": detail}, ensure_ascii=False, allow_nan=False).encode()
+
+
+_LISTED = 100
+
+
+def _shown(value: Any) -> str | int | float | bool | None:
+    """The refused value where it is a plain one; a whole list or body is not sent back."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, str):
+        return value if len(value) <= 200 else value[:200] + "…"
+    return value if isinstance(value, int | float) else None
+
+
+_Words = Callable[[dict[str, Any]], tuple[str, str]]
+
+_MESSAGES: dict[str, _Words] = {
+    "missing": lambda _: ("is missing", "缺失"),
+    "extra_forbidden": lambda _: ("is not a field of this calculator", "不是这个计算器的字段"),
+    "literal_error": lambda ctx: (f"must be {ctx['expected']}", f"应为 {ctx['expected'].replace(' or ', ' 或 ')}"),
+    "enum": lambda ctx: (f"must be {ctx['expected']}", f"应为 {ctx['expected'].replace(' or ', ' 或 ')}"),
+    "number_type": lambda _: ("must be a finite number, or its text", "应为有限的数，或写成文本的数"),
+    "json_invalid": lambda ctx: (f"is not JSON: {ctx['error']}", f"不是合法的 JSON：{ctx['error']}"),
+    "too_long": lambda ctx: (f"has more than {ctx['max_length']} entries", f"超过 {ctx['max_length']} 项"),
+    "too_short": lambda ctx: (f"needs at least {ctx['min_length']} entries", f"至少要有 {ctx['min_length']} 项"),
+    "string_too_long": lambda ctx: (f"is longer than {ctx['max_length']} characters", f"超过 {ctx['max_length']} 字"),
+    "string_too_short": lambda _: ("is blank", "为空"),
+    "greater_than": lambda ctx: (f"must be greater than {ctx['gt']}", f"必须大于 {ctx['gt']}"),
+    "greater_than_equal": lambda ctx: (f"must be {ctx['ge']} or more", f"不能小于 {ctx['ge']}"),
+    "less_than_equal": lambda ctx: (f"must be {ctx['le']} or less", f"不能大于 {ctx['le']}"),
+    "list_type": lambda _: ("must be a list", "应为列表"),
+    "tuple_type": lambda _: ("must be a list", "应为列表"),
+    "dict_type": lambda _: ("must be an object", "应为对象"),
+    "model_type": lambda _: ("must be an object", "应为对象"),
+    "model_attributes_type": lambda _: ("must be an object", "应为对象"),
+    "string_type": lambda _: ("must be a text", "应为文本"),
+    "bool_type": lambda _: ("must be true or false", "应为 true 或 false"),
+    "bool_parsing": lambda _: ("must be true or false", "应为 true 或 false"),
+    "int_type": lambda _: ("must be a whole number", "应为整数"),
+    "int_parsing": lambda _: ("must be a whole number", "应为整数"),
+    "int_from_float": lambda _: ("must be a whole number", "应为整数"),
+    "recursion_loop": lambda _: ("is nested too deeply", "嵌套过深"),
+}
+
+
+def refused(error: ValidationError | InputError) -> RefusedError:
+    """The errors of a body or query, ready for every door."""
+    if isinstance(error, InputError):
+        return RefusedError([FieldError(error.field, error.code, error.en, error.zh)])
+    return RefusedError(map(_from_pydantic, error.errors(include_url=False)))
+
+
+def _from_pydantic(details: ErrorDetails) -> FieldError:
+    ctx = details.get("ctx", {})
+    cause = ctx.get("error")
+    if isinstance(cause, InputError):
+        return FieldError((*details["loc"], *cause.field), cause.code, cause.en, cause.zh, details["input"])
+    words = _MESSAGES.get(details["type"])
+    en, zh = words(ctx) if words else (details["msg"], f"不合要求：{details['msg']}")
+    return FieldError(details["loc"], details["type"], en, zh, details["input"])
+
+
+def given_twice(field: str) -> FieldError:
+    """A field that stands twice in an address or a form."""
+    return FieldError((field,), "given_twice", "is given twice", "出现了两次")

@@ -1,0 +1,104 @@
+"""The application: pages, calculators' doors, finished answers in front, and what is said when something is wrong."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+
+from app import __version__
+from app.chapters import BookError
+from app.endpoints import add_api_routes
+from app.offload import Offload
+from app.pages import Pages, page_routes, preferred
+from app.ready import Front, security_headers
+from app.rendering import Lang
+from app.site import Settings, Site
+
+_WORDS: dict[int, tuple[tuple[str, str], tuple[str, str]]] = {
+    404: (
+        ("没有这一页", "地址可能写错了，或者这一页还没有写出来。"),
+        ("There is no such page", "The address may be mistyped, or the page is not written yet."),
+    ),
+    405: (
+        ("这个地址不接受这种请求", "请用链接或表单打开它。"),
+        ("This address does not take such a request", "Open it by a link or a form."),
+    ),
+    500: (
+        ("服务器出错了", "问题不在你这边；错误已写入日志。"),
+        ("Something went wrong here", "The fault is not yours; it is in the log."),
+    ),
+}
+_OTHER = (("请求无法处理", ""), ("The request cannot be answered", ""))
+
+
+def create_app(settings: Settings | None = None) -> FastAPI:
+    """A server's application; BookError when a chapter is broken."""
+    settings = settings or Settings.from_environment()
+    site = Site.build(settings)
+    offload = Offload()
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        offload.close()
+
+    app = FastAPI(
+        title="SameStep",
+        version=__version__,
+        description="Every calculator of the wiki, as JSON and CSV.",
+        servers=[{"url": settings.root_path}] if settings.root_path else None,
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+    )
+    doors = add_api_routes(app, offload, site.version)
+    app.router.routes.extend(page_routes(site))
+    app.add_api_route("/healthz", lambda: {"status": "ok", "version": __version__}, include_in_schema=False)
+    app.add_middleware(Front, ready=site.ready, doors=doors, root_path=settings.root_path)
+    _say_errors(app, site)
+    return app
+
+
+def _say_errors(app: FastAPI, site: Site) -> None:
+    pages = Pages(site)
+
+    def page(request: Request, status: int, detail: str = "", headers: Any = None) -> Response:
+        path = request.scope["path"]
+        if path.startswith(("/api/", "/evidence/", "/s/", "/openapi", "/healthz")):
+            return JSONResponse({"detail": _WORDS.get(status, _OTHER)[1][0]}, status, headers)
+        lang = _language(request)
+        words = _WORDS.get(status, _OTHER)[lang != "zh"]
+        context = pages.context(request, lang) | {
+            "title": words[0],
+            "description": "",
+            "status": status,
+            "heading": words[0],
+            "detail": detail or words[1],
+            "suggestions": [],
+        }
+        return HTMLResponse(site.render("error.html", context), status, headers)
+
+    @app.exception_handler(HTTPException)
+    async def refused(request: Request, error: HTTPException) -> Response:
+        return page(request, error.status_code, headers=error.headers)
+
+    @app.exception_handler(BookError)
+    async def broken_chapter(request: Request, error: BookError) -> Response:
+        """Only an author meets this: a chapter was saved with a mistake while the server runs with --reload."""
+        return page(request, 500, str(error))
+
+    @app.exception_handler(500)
+    async def failed(request: Request, _: Exception) -> Response:
+        headers = {name.decode(): value.decode() for name, value in security_headers()}
+        return page(request, 500, headers=headers)
+
+
+def _language(request: Request) -> Lang:
+    first = request.scope["path"].split("/")[1]
+    if first in ("zh", "en"):
+        return cast(Lang, first)
+    return preferred(request.headers.get("accept-language", ""))

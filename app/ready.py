@@ -1,0 +1,136 @@
+"""Answers that are finished before they are asked for: bytes, headers, their compressed twin and their ETag."""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+
+import brotli
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+Headers = list[tuple[bytes, bytes]]
+
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; style-src-attr 'unsafe-inline'; img-src 'self' data:; "
+    "font-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+_SECURITY: Headers = [
+    (b"content-security-policy", _POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"strict-origin-when-cross-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(), microphone=(), geolocation=()"),
+]
+
+
+def security_headers() -> Headers:
+    """Only our own scripts, styles, fonts and images; the MathML alone has style attributes."""
+    return list(_SECURITY)
+
+
+def header(scope: Scope, name: bytes) -> bytes:
+    """A request header, empty when it is absent."""
+    for key, value in scope["headers"]:
+        if key == name:
+            return value  # type: ignore[no-any-return]
+    return b""
+
+
+def takes_brotli(scope: Scope) -> bool:
+    for part in header(scope, b"accept-encoding").split(b","):
+        coding, _, weight = part.partition(b";")
+        if coding.strip() == b"br":
+            return weight.replace(b" ", b"") not in (b"q=0", b"q=0.0")
+    return False
+
+
+def matches(scope: Scope, etag: bytes) -> bool:
+    """Whether the browser already holds the answer with this tag."""
+    held = header(scope, b"if-none-match")
+    return bool(held) and (
+        held.strip() == b"*" or etag in (tag.strip().removeprefix(b"W/") for tag in held.split(b","))
+    )
+
+
+class Ready:
+    """One finished answer to GET and HEAD, plain and compressed."""
+
+    def __init__(
+        self,
+        body: bytes,
+        content_type: str,
+        headers: Iterable[tuple[bytes, bytes]],
+        *,
+        compress: bool = True,
+        quality: int = 9,
+    ) -> None:
+        tag = hashlib.sha256(body).hexdigest()[:20]
+        shared = [(b"content-type", content_type.encode()), *headers]
+        if compress:
+            shared.append((b"vary", b"accept-encoding"))
+        self._plain = _Variant(body, f'"{tag}"'.encode(), shared, None)
+        packed = brotli.compress(body, quality=quality) if compress else body
+        self._packed = _Variant(packed, f'"{tag}-br"'.encode(), shared, b"br") if compress else self._plain
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await (self._packed if takes_brotli(scope) else self._plain).send(scope, send)
+
+
+class _Variant:
+    def __init__(self, body: bytes, etag: bytes, shared: Headers, encoding: bytes | None) -> None:
+        self._etag = etag
+        self._body = {"type": "http.response.body", "body": body}
+        headers = [*shared, (b"etag", etag), (b"content-length", str(len(body)).encode())]
+        if encoding:
+            headers.append((b"content-encoding", encoding))
+        self._start = {"type": "http.response.start", "status": 200, "headers": headers}
+        kept = [pair for pair in headers if pair[0] not in (b"content-length", b"content-type", b"content-encoding")]
+        self._unchanged = {"type": "http.response.start", "status": 304, "headers": kept}
+
+    async def send(self, scope: Scope, send: Send) -> None:
+        if matches(scope, self._etag):
+            await send(self._unchanged)
+            await send({"type": "http.response.body"})
+            return
+        await send(self._start)
+        await send({"type": "http.response.body"} if scope["method"] == "HEAD" else self._body)
+
+
+class Front:
+    """The outermost layer: finished answers and the quick `doors` at once, everything else through the application.
+
+    A door is an ASGI application for GET requests to one path. Behind a proxy the root path may or may not have been
+    cut off; here it is, so that nothing below knows of it.
+    """
+
+    def __init__(
+        self, app: ASGIApp, ready: Mapping[str, Ready], doors: Mapping[str, ASGIApp], root_path: str = ""
+    ) -> None:
+        self._app = app
+        self._ready = ready
+        self._doors = doors
+        self._root = root_path.rstrip("/")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        path = scope["path"]
+        if self._root and (path == self._root or path.startswith(self._root + "/")):
+            path = path[len(self._root) :] or "/"
+            scope = {**scope, "path": path, "raw_path": path.encode(), "root_path": ""}
+        app = self._app
+        if scope["method"] in ("GET", "HEAD"):
+            ready = None if scope["query_string"] else self._ready.get(path)
+            if ready is not None:
+                await ready(scope, receive, send)
+                return
+            if scope["method"] == "GET":
+                app = self._doors.get(path, app)
+
+        async def send_safely(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                present = {name for name, _ in message["headers"]}
+                message["headers"] = [*message["headers"], *(pair for pair in _SECURITY if pair[0] not in present)]
+            await send(message)
+
+        await app(scope, receive, send_safely)

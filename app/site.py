@@ -1,0 +1,137 @@
+"""Everything that a running server holds: the book, its search index, templates, static files, finished pages."""
+
+import hashlib
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from jinja2 import Environment
+
+from app import fonts
+from app.assets import Assets
+from app.chapters import Book, load_book
+from app.evidence import Library
+from app.markdown.highlight import stylesheet
+from app.panels import Panels
+from app.paths import APP, folder
+from app.ready import Ready, security_headers
+from app.rendering import environment
+from app.search import SearchIndex, Section
+
+log = logging.getLogger("samestep")
+
+_HTML = "text/html; charset=utf-8"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How this server is reached and run; workers started by the server read it from the environment."""
+
+    root_path: str = ""
+    reload: bool = False
+
+    @classmethod
+    def from_environment(cls) -> "Settings":
+        return cls(os.environ.get("SAMESTEP_ROOT_PATH", ""), os.environ.get("SAMESTEP_RELOAD") == "1")
+
+    def to_environment(self) -> None:
+        os.environ["SAMESTEP_ROOT_PATH"] = self.root_path
+        os.environ["SAMESTEP_RELOAD"] = "1" if self.reload else "0"
+
+
+@dataclass
+class Site:
+    """One server's state. `ready` maps a path to its finished answer; `version` names the running code."""
+
+    settings: Settings
+    assets: Assets
+    jinja: Environment
+    panels: Panels
+    evidence: Library
+    version: str
+    book: Book
+    search: SearchIndex
+    ready: dict[str, Ready] = field(default_factory=dict)
+
+    @classmethod
+    def build(cls, settings: Settings) -> "Site":
+        """Read and check everything; BookError when a chapter is broken."""
+        root = settings.root_path.rstrip("/")
+        assets = Assets(folder("static"), _made_assets(), root)
+        jinja = environment(folder("templates"), assets.url, root)
+        jinja.auto_reload = settings.reload
+        book = load_book(link=lambda path: root + path)
+        site = cls(
+            settings=settings,
+            assets=assets,
+            jinja=jinja,
+            panels=Panels(jinja, root),
+            evidence=Library(folder("content") / "evidence"),
+            version=_version(),
+            book=book,
+            search=_index(book),
+        )
+        site.ready.update(assets.responses())
+        return site
+
+    def url(self, path: str) -> str:
+        """An address below the root path."""
+        return self.settings.root_path.rstrip("/") + path
+
+    def fresh(self) -> None:
+        """While an author writes, read the chapters again that were saved since."""
+        if not self.settings.reload:
+            return
+        book = self.book.reload_if_changed()
+        if book is not self.book:
+            self.book, self.search = book, _index(book)
+
+    def render(self, template: str, context: Mapping[str, Any]) -> str:
+        return self.jinja.get_template(template).render(context)
+
+    def keep(self, path: str, html: str) -> Ready:
+        """A finished page; served from now on without asking again, unless an author is at work."""
+        headers = [(b"cache-control", b"no-cache"), *security_headers()]
+        ready = Ready(html.encode(), _HTML, headers)
+        if not self.settings.reload:
+            self.ready[path] = ready
+        return ready
+
+
+def _made_assets() -> dict[str, bytes]:
+    """Static files that are made at start: the mathematics font with its rule, and the colours of code."""
+    made = {"css/code.css": stylesheet().encode()}
+    font = fonts.math_font()
+    if font is None:
+        return made | {"css/math-font.css": b""}
+    name = f"fonts/{font.name}"
+    source = f'url("../{name}") format("{font.format}")'
+    rule = f'@font-face{{font-family:"STIX Two Math Web";src:{source};font-display:swap}}'
+    return made | {name: font.data, "css/math-font.css": rule.encode()}
+
+
+def _version() -> str:
+    """A digest of the code and templates that make the answers."""
+    digest = hashlib.sha256()
+    for base in (APP, folder("templates")):
+        for path in sorted(base.rglob("*")):
+            if path.suffix in (".py", ".html", ".svg") and path.is_file():
+                digest.update(path.relative_to(base).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _index(book: Book) -> SearchIndex:
+    return SearchIndex(
+        Section(
+            lang=section.lang,
+            slug=section.slug,
+            chapter_title=section.chapter_title,
+            heading="" if section.heading == section.chapter_title else section.heading,
+            anchor=section.path.partition("#")[2],
+            text=section.text,
+            formulas=(section.formulas,),
+        )
+        for section in book.sections()
+    )

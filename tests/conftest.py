@@ -1,0 +1,82 @@
+"""What tests share: the application in process, a real server, and the rule that in CI nothing is skipped."""
+
+import os
+import queue
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, Any, Any]:
+    """With SAMESTEP_NO_SKIP=1 a skipped test has failed."""
+    report = yield
+    if report.skipped and os.environ.get("SAMESTEP_NO_SKIP") == "1" and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+    return report
+
+
+@pytest.fixture(scope="session")
+def client() -> Iterator[TestClient]:
+    """The application in this process."""
+    from app.main import create_app
+    from app.site import Settings
+
+    with TestClient(create_app(Settings()), follow_redirects=False) as client:
+        yield client
+
+
+class Server:
+    """`python -m app` as a process of its own, on a free port of the loopback."""
+
+    def __init__(self, *options: str) -> None:
+        command = [sys.executable, "-m", "app", "--host", "127.0.0.1", "--port", "0", *options]
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        )
+        self.lines: list[str] = []
+        found: queue.Queue[str] = queue.Queue()
+
+        def read() -> None:
+            assert self.process.stdout is not None
+            for line in self.process.stdout:
+                self.lines.append(line)
+                if match := re.search(r"http://\S+", line):
+                    found.put(match[0].rstrip("/"))
+            found.put("")
+
+        threading.Thread(target=read, daemon=True).start()
+        try:
+            self.url = found.get(timeout=60)
+        except queue.Empty:
+            self.url = ""
+        if not self.url:
+            self.stop()
+            raise RuntimeError("the server did not start:\n" + "".join(self.lines))
+
+    def stop(self) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(15)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    """One real server for all tests that need one."""
+    running = Server()
+    try:
+        yield running
+    finally:
+        running.stop()
