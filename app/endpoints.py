@@ -18,12 +18,13 @@ from app import answers
 from app.answers import Answer
 from app.calculators import Calculator, registry
 from app.offload import Offload
-from app.ready import header, matches
+from app.ready import header, matches, security_headers
 
 MAX_BODY = 64 * 1024 * 1024
 _LARGE_BODY = 32 * 1024
 _LARGE_QUERY = 1_500
-_FRESH = b"public, max-age=60"
+_SAFE = security_headers()
+_FRESH = [(b"cache-control", b"public, max-age=60"), (b"vary", b"accept"), *_SAFE]
 
 _ERROR_LIST = {"description": "The input is refused; `loc` names the field"}
 _RESPONSES: dict[int | str, dict[str, Any]] = {
@@ -99,14 +100,14 @@ class _GetDoor:
         query, wants_csv = scope["query_string"], _accepts_csv(scope)
         etag = state_tag(self._version, b"csv" if wants_csv else b"json", scope)
         if matches(scope, etag):
-            await _send(send, 304, [(b"etag", etag), (b"cache-control", _FRESH)])
+            await _send(send, 304, [(b"etag", etag), *_FRESH])
             return
         text = query.decode("latin-1")
         if len(query) > _LARGE_QUERY:
             answer = await _offloaded(self._offload, answers.get, self._name, text, wants_csv)
         else:
             answer = answers.get(self._name, text, wants_csv)
-        extra = [(b"etag", etag), (b"cache-control", _FRESH), (b"vary", b"accept")] if answer.status == 200 else []
+        extra = [(b"etag", etag), *_FRESH] if answer.status == 200 else _SAFE
         await send_answer(send, answer, extra)
 
 

@@ -98,8 +98,8 @@ class _Variant:
 class Front:
     """The outermost layer: finished answers and the quick `doors` at once, everything else through the application.
 
-    A door is an ASGI application for GET requests to one path. Behind a proxy the root path may or may not have been
-    cut off; here it is, so that nothing below knows of it.
+    A door is an ASGI application for GET requests to one path, which sends the safe headers itself. Behind a proxy the
+    root path may or may not have been cut off; here it is, so that nothing below knows of it.
     """
 
     def __init__(
@@ -118,14 +118,15 @@ class Front:
         if self._root and (path == self._root or path.startswith(self._root + "/")):
             path = path[len(self._root) :] or "/"
             scope = {**scope, "path": path, "raw_path": path.encode(), "root_path": ""}
-        app = self._app
         if scope["method"] in ("GET", "HEAD"):
             ready = None if scope["query_string"] else self._ready.get(path)
             if ready is not None:
                 await ready(scope, receive, send)
                 return
-            if scope["method"] == "GET":
-                app = self._doors.get(path, app)
+            door = self._doors.get(path) if scope["method"] == "GET" else None
+            if door is not None:
+                await door(scope, receive, send)
+                return
 
         async def send_safely(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -133,4 +134,4 @@ class Front:
                 message["headers"] = [*message["headers"], *(pair for pair in _SECURITY if pair[0] not in present)]
             await send(message)
 
-        await app(scope, receive, send_safely)
+        await self._app(scope, receive, send_safely)

@@ -10,7 +10,7 @@ from itertools import chain
 from typing import Annotated, Any, NotRequired
 
 import numpy as np
-from pydantic import ConfigDict, GetPydanticSchema, WithJsonSchema, with_config
+from pydantic import ConfigDict, Field, GetPydanticSchema, WithJsonSchema, with_config
 from pydantic_core import core_schema
 from typing_extensions import TypedDict
 
@@ -18,6 +18,7 @@ from app.calculators.window import Window, total
 from app.contract import (
     MAX_CELLS,
     MAX_EXACT_CELLS,
+    MAX_RANKS,
     InputError,
     Inputs,
     RawNumber,
@@ -61,14 +62,17 @@ class Cell(TypedDict, total=False):
     count: RawNumber
 
 
+RawRows = Annotated[list[list[RawNumber]], Field(min_length=1, max_length=MAX_RANKS)]
+
+
 class Columns(Inputs):
     """A window as columns: one row a replica, one number a microstep."""
 
-    n: list[list[RawNumber]]
-    g: list[list[RawNumber]] | None = None
-    loss: list[list[RawNumber]] | None = None
-    G: list[list[RawNumber]] | None = None
-    S: list[list[RawNumber]] | None = None
+    n: RawRows
+    g: RawRows | None = None
+    loss: RawRows | None = None
+    G: RawRows | None = None
+    S: RawRows | None = None
 
 
 def window_of(microsteps: list[list[Cell]] | Columns) -> Window:

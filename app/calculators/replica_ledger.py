@@ -18,10 +18,12 @@ from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema, model_validator
 
 from app.calculators.ledger_inputs import Cell, Columns, window_of
 from app.calculators.weighting import (
+    Group,
     Scheme,
     Weights,
     accumulation_divisors,
@@ -29,7 +31,7 @@ from app.calculators.weighting import (
     reduction_divisor,
     weights,
 )
-from app.calculators.window import REPLICA, Numbers, Window
+from app.calculators.window import REPLICA, Window
 from app.contract import (
     MAX_LISTED_CELLS,
     MAX_RANKS,
@@ -63,6 +65,8 @@ SchemeName = Literal[
     "P_over_N_then_sum",
     "P_over_N_extra_div_K",
 ]
+
+_HALF = Fraction(1, 2)
 
 OptionalRows = Annotated[
     Rows | None,
@@ -145,8 +149,7 @@ class Query(QueryBase):
                     raise InputError(en, zh, field="counts", code="missing")
             targets = self.target_a, self.target_b
             counts, gradients = [self.a, self.b], [self.theta - target for target in targets]
-            losses: list[Fraction] | None = [(self.theta - target) ** 2 / 2 for target in targets]
-            return _per_unit((1, 1), counts, gradients, losses)
+            return _per_unit((1, 1), counts, gradients, [g * g * _HALF for g in gradients])
         if self.gradients is None:
             raise InputError(
                 "are needed together with counts", "须与 counts 一起给出", field="gradients", code="missing"
@@ -252,8 +255,8 @@ class View(Result):
 
 
 @lru_cache(maxsize=64)
-def _named(sizes: tuple[int, ...]) -> tuple[tuple[Scheme, ...], ...]:
-    return alike(NAMED_SCHEMES.values(), sizes)
+def _named(sizes: tuple[int, ...]) -> tuple[Group, ...]:
+    return alike(NAMED_SCHEMES.values(), Window.shaped(sizes))
 
 
 def compute(inputs: Inputs) -> Result:
@@ -264,9 +267,8 @@ def compute(inputs: Inputs) -> Result:
             en, zh = f"has two schemes called “{name}”", f"有两个方案同名“{name}”"
             raise InputError(en, zh, field="schemes", code="duplicate")
     window = window_of(inputs.microsteps)
-    return _evaluate(window, alike(inputs.schemes, window.sizes), _Step.of(inputs, window), _Added.of(inputs, window))[
-        0
-    ]
+    groups = alike(inputs.schemes, window)
+    return _evaluate(window, groups, _Step.of(inputs, window), _Added.of(inputs, window))[0]
 
 
 def panel(query: Query) -> View:
@@ -275,8 +277,10 @@ def panel(query: Query) -> View:
     step = _Step(query.theta, query.lr)
     try:
         result, weighting = _evaluate(window, _named(window.sizes), step, None)
-        rows = _rows(window, per_unit, weighting[query.scheme])
-        cells = _cells(window, weighting[query.scheme])
+        weight = weighting[query.scheme]
+        current = None if weight.scale is None else weight.over_cells(window)
+        rows = _rows(window, per_unit, current, weight.reason)
+        cells = _cells(window, current)
     except InputError as error:  # of the numbers, not of one field: name the one that holds them here
         field = "target_a" if query.gradients is None else "gradients"
         raise InputError(error.en, error.zh, field=field, code=error.code) from None
@@ -315,7 +319,7 @@ class _Step:
             theta, lr = self.theta, self.lr
             below = lr.denominator * gradient.denominator
             above = theta.numerator * below - lr.numerator * gradient.numerator * theta.denominator
-            return _out(above, theta.denominator * below)
+            return _divided(above, theta.denominator * below)
         return None if gradient is None else _out(self.theta - self.lr * gradient)
 
 
@@ -346,7 +350,7 @@ def _like_gradient(value: Any, window: Window, field: str | tuple[str, ...]) -> 
 
 
 def _evaluate(
-    window: Window, groups: Iterable[tuple[Scheme, ...]], step: _Step | None, added: _Added | None
+    window: Window, groups: Iterable[Group], step: _Step | None, added: _Added | None
 ) -> tuple[Result, dict[str, Weights]]:
     """The result, and the weights behind every scheme."""
     defined = window.total != 0
@@ -359,18 +363,18 @@ def _evaluate(
     weighting: dict[str, Weights] = {}
     results: dict[str, SchemeResult] = {}
     for group in groups:
-        for scheme in group if added else group[:1]:
-            weight = weights(scheme, window)
-            result = judge.result(*_applied(scheme, weight, window, added))
-            for name in (scheme.name,) if added else (other.name for other in group):
-                weighting[name], results[name] = weight, result
+        weight = weights(group, window)
+        applied = _applied(group.schemes[0], weight, window, added)
+        result = judge.result(*applied)
+        for scheme in group.schemes:
+            weighting[scheme.name], results[scheme.name] = weight, result
     listed = defined and len(window.counts) <= MAX_LISTED_CELLS
     reference = Reference(
         defined=defined,
         grad=grad,
         grad_exact=_text(target),
         loss=_out(loss),
-        cell_weights=window.nested(_shares(window.counts, window.total)) if listed else None,
+        cell_weights=window.nested((window.counts.astype(float) / float(window.total)).tolist()) if listed else None,
         theta_after_sgd=step.after(target) if step else None,
         decision="update" if defined else "skip_all_replicas",
         reason=None if defined else "zero_count",
@@ -429,15 +433,14 @@ class _Judge:
 
     def _matches(self, grad: Any) -> bool:
         """Equal within 1e-9 of the reference's largest entry (and float64's rounding of the sums, where inexact)."""
-        if grad == self.grad:
-            return True
-        noise = 0.0 if self.window.is_exact else 1e-14 * _largest(self.window.absolute_gradient / self.window.total)
-        return _largest(np.subtract(grad, self.grad)) <= 1e-9 * _largest(self.grad) + noise
-
-
-def _largest(values: Any) -> float:
-    """The largest magnitude among a number's or a list's entries."""
-    return float(np.max(np.abs(values)))
+        if isinstance(grad, list):
+            difference, size = float(np.abs(np.subtract(grad, self.grad)).max()), float(np.abs(self.grad).max())
+        else:
+            difference, size = abs(grad - self.grad), abs(self.grad)
+        if difference <= 1e-9 * size or self.window.is_exact:
+            return difference <= 1e-9 * size
+        rounding = np.max(self.window.absolute_gradient) / self.window.total
+        return difference <= 1e-9 * size + 1e-14 * float(rounding)
 
 
 def _cosine(a: list[float], b: list[float]) -> float | None:
@@ -446,25 +449,27 @@ def _cosine(a: list[float], b: list[float]) -> float | None:
     return float(np.dot(a, b)) / lengths if lengths > 0 else None
 
 
-def _out(value: Any, divisor: Any = 1) -> Any:
-    """value / divisor as a float, or a list of them; InputError where float64 cannot hold it."""
+def _out(value: Any) -> Any:
+    """A float, or a list of them; InputError where float64 cannot hold it."""
     if value is None:
         return None
     if isinstance(value, np.ndarray):
-        return [_out(entry, divisor) for entry in value]
+        return [_out(entry) for entry in value]
+    return _divided(*value.as_integer_ratio()) if type(value) is Fraction else _finite(float(value))
+
+
+def _divided(above: int, below: int) -> float:
     try:
-        number = value / divisor if type(value) is int else float(value) / float(divisor)
+        return above / below
     except OverflowError:
-        number = math.inf
+        return _finite(math.inf)
+
+
+def _finite(number: float) -> float:
     if not math.isfinite(number):
         en, zh = "lead to a result beyond float64's range", "得到的结果超出 float64 的范围"
         raise InputError(en, zh, field="microsteps", code="number_range")
     return number
-
-
-def _shares(counts: Numbers, total: Any) -> list[float]:
-    """Counts as shares of their total, in float64."""
-    return (counts.astype(float) / float(total)).tolist()  # type: ignore[no-any-return]
 
 
 def _text(value: Any) -> Any:
@@ -493,25 +498,25 @@ def _flat(rows: Rows) -> list[Fraction]:
     return [value for row in rows for value in row]
 
 
-def _rows(window: Window, per_unit: list[Fraction], weight: Weights) -> list[Row]:
-    """One row a replica."""
-    weights = _shares(window.replica_counts, window.total) if window.total else None
-    current = None
-    if weight.scale is not None:
-        current = window.by_replica(weight.over_cells(window) * window.counts.astype(float)).tolist()
-    gradients = _gradients(window, per_unit)
-    reason = weight.reason if window.total else "zero_count"
+def _rows(
+    window: Window, per_unit: list[Fraction], current: NDArray[np.float64] | None, reason: Reason | None
+) -> list[Row]:
+    """One row a replica. `current` holds the weight of a unit of mass, one a cell."""
+    counts = window.replica_counts.astype(float)
+    right = (counts / float(window.total)).tolist() if window.total else None
+    given = None if current is None else window.by_replica(current * window.counts.astype(float)).tolist()
+    gradients, sums = _gradients(window, per_unit), window.sums("gradient", REPLICA)
     return [
         Row(
             name=chr(ord("A") + r) if window.replicas <= 26 else str(r),
-            n=float(n),
+            n=n,
             gradient=_out(gradients[r]),
-            gradient_sum=_out(window.sums("gradient", REPLICA)[r]),
-            weight=weights[r] if weights else None,
-            current_weight=current[r] if current else None,
-            reason=reason,
+            gradient_sum=_out(sums[r]),
+            weight=right[r] if right else None,
+            current_weight=given[r] if given else None,
+            reason=reason if right else "zero_count",
         )
-        for r, n in enumerate(window.replica_counts)
+        for r, n in enumerate(counts.tolist())
     ]
 
 
@@ -526,12 +531,12 @@ def _gradients(window: Window, per_unit: list[Fraction]) -> list[Fraction | None
     return gradients
 
 
-def _cells(window: Window, weight: Weights) -> list[CellRow] | None:
-    """One entry a cell; None for windows too large to list."""
+def _cells(window: Window, current: NDArray[np.float64] | None) -> list[CellRow] | None:
+    """One entry a cell; None for windows too large to list. `current` holds the weight of a unit of mass."""
     if len(window.counts) > MAX_LISTED_CELLS:
         return None
     right = 1 / float(window.total) if window.total else None
-    current = None if weight.scale is None else weight.over_cells(window).tolist()
+    given = None if current is None else current.tolist()
     counts = window.counts.astype(float).tolist()
     places = [(r, k) for r, size in enumerate(window.sizes) for k in range(size)]
     return [
@@ -540,7 +545,7 @@ def _cells(window: Window, weight: Weights) -> list[CellRow] | None:
             microstep=k,
             n=counts[i],
             token_weight=right,
-            current_token_weight=current[i] if current else None,
+            current_token_weight=given[i] if given else None,
         )
         for i, (r, k) in enumerate(places)
     ]

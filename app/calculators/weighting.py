@@ -98,35 +98,42 @@ class Weights(NamedTuple):
         return self.scale * window.divided_sum(what, self.level, self.denominator)
 
 
-def weights(scheme: Scheme, window: Window) -> Weights:
-    """The weight of a unit of mass under `scheme`; InputError where a table does not fit the window."""
-    denominator, of_denominator = _denominator_of(scheme, window)
-    scale, of_scale = _scale_of(scheme, window)
-    level = of_denominator if of_denominator > of_scale else of_scale
-    if scheme.empty_cell == "undefined" and not window.all_filled(denominator):
-        return Weights(None, denominator, level, "empty_cell" if level != WINDOW and window.total else "zero_count")
-    lifted = _lift(denominator, of_denominator, level, window)
-    return Weights(_lift(scale, of_scale, level, window), lifted, level)
+class Group(NamedTuple):
+    """Schemes that give every window of one shape the same weights, and what of the weights the shape decides:
+    `scale` = multiplier / (accumulation_divisor · reduction), on its level."""
+
+    schemes: tuple[Scheme, ...]
+    scale: Any
+    level: int
 
 
-def alike(schemes: Iterable[Scheme], sizes: tuple[int, ...]) -> tuple[tuple[Scheme, ...], ...]:
-    """Schemes that give every window of this shape the same weights, together: computed once, they share a result.
+def alike(schemes: Iterable[Scheme], window: Window) -> tuple[Group, ...]:
+    """Put together what is alike in windows of this shape, so that it is computed once.
 
     With one microstep a replica, for example, a mean over the cell is one over the replica.
     """
-    groups: dict[Hashable, list[Scheme]] = {}
-    shape = Window.shaped(sizes)
+    groups: dict[Hashable, Group] = {}
     for scheme in schemes:
-        given = (scheme.denominator, scheme.multiplier, scheme.accumulation_divisor, scheme.reduction)
-        if any(isinstance(value, tuple) for value in given):
-            key: Hashable = scheme.name
-        else:
-            scale, _ = _scale_of(scheme, shape)
-            single = scheme.denominator == "cell" and set(sizes) == {1}
-            denominator = "replica" if single else scheme.denominator
-            key = denominator, str(scale.tolist() if isinstance(scale, np.ndarray) else scale), scheme.empty_cell
-        groups.setdefault(key, []).append(scheme)
-    return tuple(map(tuple, groups.values()))
+        scale, level = _scale_of(scheme, window)
+        denominator = scheme.denominator
+        if denominator == "cell" and set(window.sizes) == {1}:
+            denominator = "replica"
+        shared = level == WINDOW and scheme.regularizer_per == "none"
+        key: Hashable = (denominator, scale, scheme.empty_cell) if shared else scheme.name
+        known = groups.get(key, Group((), scale, level))
+        groups[key] = known._replace(schemes=(*known.schemes, scheme))
+    return tuple(groups.values())
+
+
+def weights(group: Group, window: Window) -> Weights:
+    """The weight of a unit of mass; InputError where a table does not fit the window."""
+    scheme = group.schemes[0]
+    denominator, level = _denominator_of(scheme, window)
+    if level < group.level:
+        denominator, level = _lift(denominator, level, group.level, window), group.level
+    if scheme.empty_cell == "undefined" and not window.all_filled(denominator):
+        return Weights(None, denominator, level, "empty_cell" if level != WINDOW and window.total else "zero_count")
+    return Weights(_lift(group.scale, group.level, level, window), denominator, level)
 
 
 def _scale_of(scheme: Scheme, window: Window) -> tuple[Any, int]:

@@ -127,9 +127,15 @@ class Window:
         """Σ sums / denominator over a level, made once for each denominator: schemes differ mostly by a scale."""
         key = what, id(denominator)
         if key not in self._divided:
-            quotients = divided(self.sums(what, level), denominator)
-            self._divided[key] = denominator, quotients if level == WINDOW else total(quotients)
+            self._divided[key] = denominator, self._quotient(self.sums(what, level), level, denominator)
         return self._divided[key][1]
+
+    def _quotient(self, sums: Any, level: int, denominator: Any) -> Any:
+        if level == WINDOW:
+            return divided(sums, denominator)
+        if self.is_exact and sums.ndim == 1 and isinstance(denominator, np.ndarray):
+            return exact_quotient_sum(sums, denominator)
+        return total(divided(sums, denominator))
 
     def by_replica(self, cells: Numbers) -> Numbers:
         """Sums over the microsteps of each replica: (C, …) to (P, …); a replica without microsteps sums to 0."""
@@ -178,17 +184,29 @@ def total(cells: Numbers) -> Any:
 
 
 def exact_sum(values: Iterable[Fraction]) -> Fraction:
-    """The sum of many fractions in one final reduction.
+    """The sum of many fractions."""
+    return _sum_of([value.as_integer_ratio() for value in values])
+
+
+def exact_quotient_sum(values: Iterable[Fraction], divisors: Iterable[Fraction]) -> Fraction:
+    """The sum of values / divisors, 0 where the divisor is 0."""
+    pairs = zip(values, divisors, strict=True)
+    ratios = [(value.as_integer_ratio(), divisor.as_integer_ratio()) for value, divisor in pairs if divisor]
+    return _sum_of([(a * q, p * b) for (a, p), (b, q) in ratios])
+
+
+def _sum_of(terms: list[tuple[int, int]]) -> Fraction:
+    """The sum of ratios above / below, in one final reduction.
 
     Adding one by one reduces at every step, which is quadratic in the digits of the common denominator; here equal
     denominators are added first, the rest pairwise in a tree.
     """
-    numerators: dict[int, int] = {}
-    for value in values:
-        denominator = value.denominator
-        numerators[denominator] = numerators.get(denominator, 0) + value.numerator
-    terms = [(numerator, denominator) for denominator, numerator in numerators.items()] or [(0, 1)]
+    if len(terms) > 2:
+        numerators: dict[int, int] = {}
+        for above, below in terms:
+            numerators[below] = numerators.get(below, 0) + above
+        terms = [(above, below) for below, above in numerators.items()]
     while len(terms) > 1:
         paired = [(a * q + b * p, p * q) for (a, p), (b, q) in zip(terms[::2], terms[1::2], strict=False)]
         terms = paired + terms[len(paired) * 2 :]
-    return Fraction(*terms[0])
+    return Fraction(*terms[0]) if terms else Fraction(0)

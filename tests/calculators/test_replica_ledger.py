@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.calculators import replica_ledger
-from app.calculators.weighting import weights
+from app.calculators.weighting import alike, weights
 from app.calculators.window import Window
 from app.contract import InputError
 
@@ -171,7 +171,8 @@ def test_large_windows_in_float64_agree_with_small_ones_in_fractions(
     n, g, loss = (np.array([cell[i] for row in window for cell in row], dtype=float) for i in range(3))
     inexact = Window(sizes, n, n * g, n * loss)
     for name, scheme in compute(**body(window))["schemes"].items():
-        weight = weights(replica_ledger.NAMED_SCHEMES[name], inexact)
+        (group,) = alike([replica_ledger.NAMED_SCHEMES[name]], inexact)
+        weight = weights(group, inexact)
         assert (weight.scale is not None) == scheme["defined"]
         if scheme["defined"]:
             assert weight.gradient(inexact) == pytest.approx(scheme["grad"], rel=1e-12, abs=1e-12)

@@ -1,0 +1,1 @@
+"""From Markdown to HTML: see `parser` for the rules in their order, `pieces` for what comes out."""

@@ -1,0 +1,541 @@
+"""InfoNCE against the worked cases, the sources' numbers, and everything that must be refused."""
+
+import json
+import math
+import tracemalloc
+from decimal import Decimal, localcontext
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from app.calculators import info_nce
+from app.contract import InputError
+
+CASES = json.loads((Path(__file__).parents[1] / "cases.json").read_text(encoding="utf-8"))["cases"]
+INFONCE = [case for case in CASES if case["kind"] == "infonce"]
+PAIR: dict[str, Any] = {"q": [[[1]], [[2]]], "d": [[[1]], [[-1]]]}
+DETACHED = "local_loss_remote_detached"
+
+
+def compute(**body: Any) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads(info_nce.compute(info_nce.Inputs.model_validate(body)).model_dump_json())
+    return answer
+
+
+def panel(**fields: str) -> dict[str, Any]:
+    view = info_nce.panel(info_nce.Query.model_validate(fields))
+    answer: dict[str, Any] = json.loads(view.model_dump_json())
+    return answer
+
+
+def agree(got: Any, expected: Any, rtol: float, atol: float, path: str = "") -> None:
+    """`got` holds at least what `expected` holds, numbers within the tolerance."""
+    if isinstance(expected, dict):
+        for key, value in expected.items():
+            agree(got[key], value, rtol, atol, f"{path}.{key}")
+    elif isinstance(expected, list):
+        assert len(got) == len(expected), path
+        for i, (one, other) in enumerate(zip(got, expected, strict=True)):
+            agree(one, other, rtol, atol, f"{path}.{i}")
+    elif isinstance(expected, bool):
+        assert got is expected, path
+    else:
+        assert abs(got - expected) <= atol + rtol * abs(expected), (path, got, expected)
+
+
+def refusal(body: dict[str, Any]) -> tuple[str, InputError]:
+    """The dotted path that a refused body's error names, and the error."""
+    try:
+        info_nce.compute(info_nce.Inputs.model_validate(body))
+    except ValidationError as invalid:
+        details = invalid.errors()[0]
+        error = details.get("ctx", {}).get("error")
+        assert isinstance(error, InputError), details
+        return ".".join(map(str, (*details["loc"], *error.field))), error
+    except InputError as error:
+        return ".".join(map(str, error.field)), error
+    raise AssertionError("accepted")
+
+
+@pytest.mark.parametrize("case", INFONCE, ids=lambda case: case["id"])
+def test_worked_cases_come_out_within_their_tolerance(case: dict[str, Any]) -> None:
+    answer = compute(**case["inputs"])
+    agree(answer, case["expected"], **case["tolerance"])
+    assert list(answer["schemes"]) == list(case["expected"]["schemes"])
+
+
+@pytest.mark.parametrize("case", INFONCE, ids=lambda case: case["id"])
+def test_an_answer_holds_the_fields_of_the_cases_and_the_verdict_on_the_log_scale(case: dict[str, Any]) -> None:
+    answer = compute(**case["inputs"])
+    assert set(answer["reference"]) == set(case["expected"]["reference"])
+    for name, scheme in case["expected"]["schemes"].items():
+        assert set(answer["schemes"][name]) == {*scheme, "log_scale_matches_reference"}
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_summing_backward_gives_p_times_the_own_slice_and_the_loss_times_p_repairs_it(ranks: int) -> None:
+    gather = next(case for case in CASES if case["id"] == "N-11")["expected"][f"P={ranks}"]
+    rows = np.random.default_rng(ranks).standard_normal((2, ranks, 1, 3)).tolist()
+    schemes = compute(q=rows[0], d=rows[1])["schemes"]
+    summed, own = schemes["global_loss_gather_with_grad"], schemes["global_loss_remote_detached"]
+    ratio = gather["after_ddp_mean_sum_backward"] / gather["after_ddp_mean_own_slice"]
+    assert ratio == ranks
+    assert summed["matches_reference"]
+    assert not own["matches_reference"]
+    for field in ("grad_wq", "grad_wd"):
+        assert summed[field] == pytest.approx(ratio * own[field], rel=1e-13)
+        assert schemes["global_loss_remote_detached_times_P"][field] == pytest.approx(summed[field], rel=1e-13)
+
+
+def test_the_default_panel_shows_the_sources_numbers() -> None:
+    view = panel()
+    assert view["selected"] == DETACHED
+    assert view["current"] == view["schemes"][DETACHED]
+    assert view["reference"]["loss"] == pytest.approx(2.072539, abs=5e-7)
+    assert view["current"]["mean_rank_loss"] == pytest.approx(2.072539, abs=5e-7)
+    assert view["current"]["max_abs_diff_grad_d"] == pytest.approx(0.982014, abs=5e-7)
+    agree(
+        view["documents"],
+        [{"kept": -0.059601, "full": 0.922412}, {"kept": -0.982014, "full": -0.922412}],
+        rtol=0,
+        atol=5e-7,
+    )
+    probabilities = [row["probabilities"] for row in view["table"]]
+    agree(probabilities, [[0.880797, 0.119203], [0.982014, 0.017986]], rtol=0, atol=5e-7)
+    assert [row["logits"] for row in view["table"]] == [[1, -1], [2, -2]]
+
+
+def test_the_panel_shows_the_weight_gradients_before_the_mean() -> None:
+    for scheme, wd in (("local_loss_gather_with_grad", [1.844825, 1.844825]), (DETACHED, [-0.119203, 1.964028])):
+        view = panel(scheme=scheme)
+        ranks = view["ranks"]
+        agree([rank["loss"] for rank in ranks], [0.126928, 4.018150], rtol=0, atol=5e-7)
+        agree([rank["grad_wq"] for rank in ranks], [-0.238406, 3.928055], rtol=0, atol=5e-7)
+        agree([rank["grad_wd"] for rank in ranks], wd, rtol=0, atol=5e-7)
+        assert view["current"]["grad_wd"] == pytest.approx(sum(wd) / 2, abs=1e-6)
+        assert view["current"]["grad_wq"] == pytest.approx(1.844825, abs=5e-7)
+
+
+@pytest.mark.parametrize("direction", ["q2d", "bidirectional"])
+@pytest.mark.parametrize("similarity", ["dot", "cosine"])
+def test_what_queries_send_adds_up_to_the_full_document_gradient(direction: str, similarity: str) -> None:
+    view = panel(
+        q="1,2;0.5,-1;-1,0.3", d="0.4,1;2,-1;-0.5,-0.5", ranks="2,1", direction=direction, similarity=similarity
+    )
+    sums = np.sum(view["contributions"], axis=1)
+    full = [document["full"] for document in view["documents"]]
+    np.testing.assert_allclose(sums, full, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(np.concatenate(view["reference"]["grad_d"]), full, rtol=1e-15)
+    np.testing.assert_allclose([sum(row["probabilities"]) for row in view["table"]], 1, rtol=1e-14)
+
+
+def test_the_panel_and_a_body_with_the_same_numbers_agree() -> None:
+    view = panel(q="1,2;0.5,-1;-1,0.3", d="0.4,1;2,-1;-1/2,-0.5", ranks="2,1", tau="0.3")
+    body = compute(q=[[[1, 2], [0.5, -1]], [[-1, "0.3"]]], d=[[["0.4", 1], [2, -1]], [["-1/2", -0.5]]], tau="0.3")
+    assert {name: view[name] for name in body} == body
+
+
+def test_large_states_leave_out_the_single_queries_with_the_reason() -> None:
+    rows = ";".join(str(k % 7) for k in range(65))
+    view = panel(q=rows, d=rows)
+    assert view["table"] is None
+    assert view["contributions"] is None
+    assert view["documents"] is None
+    assert view["reason"] == "too_large"
+    assert len(view["ranks"]) == 65
+
+
+def test_a_state_reads_back_from_its_own_text() -> None:
+    query = info_nce.Query.model_validate({"q": "1,1/3\n2,0", "d": "1,2;3,4", "ranks": "1,1"})
+    text = query.model_dump(mode="json")
+    assert text["q"] == "1,1/3;2,0"
+    assert text["ranks"] == "1,1"
+    assert info_nce.Query.model_validate(text) == query
+
+
+def test_equal_loss_and_query_gradients_do_not_prove_the_document_gradients() -> None:
+    asymmetric = compute(q=[[[1, 0.2]], [[2, -1]], [[0.3, 1]]], d=[[[1, 0]], [[-1, 0.5]], [[0.2, 0.8]]])
+    reference, detached = asymmetric["reference"], asymmetric["schemes"][DETACHED]
+    assert detached["mean_rank_loss"] == pytest.approx(reference["loss"], rel=1e-14)
+    assert detached["max_abs_diff_grad_q"] == 0
+    assert not detached["matches_reference"]
+    # on the sources' fixture the detached wd is exactly half the right one, because d0 = −d1; not here
+    assert abs(detached["grad_wd"] / reference["grad_wd"] - 1 / 3) > 0.05
+
+
+def test_of_the_named_schemes_these_are_right_and_those_are_wrong() -> None:
+    rng = np.random.default_rng(1)
+    schemes = compute(q=rng.standard_normal((3, 2, 4)).tolist(), d=rng.standard_normal((3, 2, 4)).tolist())["schemes"]
+    right = {name for name, scheme in schemes.items() if scheme["matches_reference"]}
+    right_scale = {name for name, scheme in schemes.items() if scheme["log_scale_matches_reference"]}
+    assert right == {
+        "local_loss_gather_with_grad",
+        "global_loss_gather_with_grad",
+        "global_loss_remote_detached_times_P",
+    }
+    assert right_scale == {
+        "local_loss_gather_with_grad",
+        "local_loss_remote_detached",
+        "global_loss_gather_with_grad",
+        "global_loss_remote_detached",
+    }
+
+
+def test_with_unequal_counts_only_the_global_count_gives_the_full_objective() -> None:
+    body = {"q": [[[1, 0], [0, 1]], [[1, 1]]], "d": [[[1, 0.5], [0.5, 1]], [[-1, 1]]]}
+    schemes = compute(
+        **body,
+        schemes=[
+            {"name": "means", "gather": "grad_sum", "loss": "local"},
+            {"name": "count", "gather": "grad_sum", "loss": "local", "normalization": "P_over_global_count"},
+            {"name": "sums", "gather": "grad_sum", "normalization": "sum", "multiplier": "1/3", "reduction": "sum"},
+            {"name": "sums_mean", "gather": "grad_sum", "normalization": "sum", "multiplier": "1/3"},
+        ],
+    )["schemes"]
+    assert {name: scheme["matches_reference"] for name, scheme in schemes.items()} == {
+        "means": False,
+        "count": True,
+        "sums": True,
+        "sums_mean": False,
+    }
+
+
+def test_the_running_query_number_points_to_a_wrong_column_once_ranks_ship_hard_negatives() -> None:
+    schemes = [
+        {"name": labels, "gather": "grad_sum", "loss": "local", "labels": labels}
+        for labels in ("correct", "global_query_index")
+    ]
+    body: dict[str, Any] = {"q": [[[1, 0]], [[0, 1]]], "d": [[[1, 0]], [[0, 1]]], "schemes": schemes}
+    without = compute(**body)["schemes"]
+    assert without["correct"]["matches_reference"]
+    assert without["global_query_index"]["matches_reference"]
+    shipped = compute(**body, hard_negatives=[[[0.5, 0.5]], []])
+    assert shipped["schemes"]["correct"]["matches_reference"]
+    assert not shipped["schemes"]["global_query_index"]["matches_reference"]
+    # rank 1's query takes column 1, the hard negative of rank 0, for its document
+    assert shipped["schemes"]["global_query_index"]["rank_losses"][0] == shipped["schemes"]["correct"]["rank_losses"][0]
+    assert shipped["schemes"]["global_query_index"]["rank_losses"][1] > shipped["schemes"]["correct"]["rank_losses"][1]
+
+
+def test_hard_negatives_have_gradients_of_their_own_and_none_that_is_not_shipped() -> None:
+    answer = compute(**PAIR, hard_negatives=[[[0.5], [0.25]], []])
+    assert [len(rank) for rank in answer["reference"]["grad_h"]] == [2, 0]
+    assert answer["schemes"][DETACHED]["max_abs_diff_grad_h"] > 1e-3
+    shared = sum(
+        value[0] * weight
+        for gradient, weights in (("grad_d", [1, -1]), ("grad_h", [0.5, 0.25]))
+        for value, weight in zip(chain.from_iterable(answer["reference"][gradient]), weights, strict=True)
+    )
+    assert answer["reference"]["grad_wd"] == pytest.approx(shared, rel=1e-14)
+    assert "grad_h" not in compute(**PAIR)["reference"]
+
+
+def test_cached_accumulation_is_right_for_vectors_and_counts_the_log_scale_once_a_chunk() -> None:
+    rng = np.random.default_rng(2)
+    body = {"q": rng.standard_normal((4, 2, 3)).tolist(), "d": rng.standard_normal((4, 2, 3)).tolist()}
+    cached = {"gather": "cached_accumulation", "loss": "global"}
+    answer = compute(**body, schemes=[{"name": "whole", **cached}, {"name": "divided", "divide_by": "P", **cached}])
+    reference, whole, divided = answer["reference"], answer["schemes"]["whole"], answer["schemes"]["divided"]
+    assert whole["matches_reference"]
+    assert not whole["log_scale_matches_reference"]
+    assert whole["grad_log_scale"] == pytest.approx(4 * reference["grad_log_scale"], rel=1e-13)
+    assert not divided["matches_reference"]
+    assert divided["grad_wq"] == pytest.approx(reference["grad_wq"] / 4, rel=1e-13)
+    assert divided["log_scale_matches_reference"]
+    assert divided["rank_losses"] == pytest.approx([reference["loss"] / 4] * 4, rel=1e-14)
+
+
+def test_microbatches_of_one_pair_have_no_negatives_and_exactly_no_gradient() -> None:
+    scheme = compute(**PAIR)["schemes"]["local_negatives_only"]
+    numbers = [scheme["mean_rank_loss"], scheme["grad_wq"], scheme["grad_log_scale"], *scheme["rank_losses"]]
+    assert numbers == [0.0] * len(numbers)
+    assert "-0.0" not in json.dumps(scheme)
+
+
+def test_a_gradient_of_1e_minus_12_keeps_its_digits() -> None:
+    answer = compute(**PAIR, tau="0.07")
+    with localcontext() as context:  # ∂L/∂q0 = (1/2τ)·(p − 1)·2 with p = 1/(1 + e^(−2/τ))
+        context.prec = 60
+        scale = 1 / Decimal("0.07")
+        exact = -scale / (1 + (2 * scale).exp())
+    assert answer["reference"]["grad_q"][0][0][0] == pytest.approx(float(exact), rel=1e-13, abs=0)
+    assert answer["schemes"][DETACHED]["rank_losses"][0] == pytest.approx(float((-2 * scale).exp()), rel=1e-12, abs=0)
+
+
+def test_a_nearly_converged_state_is_judged_by_its_own_tiny_gradients() -> None:
+    answer = compute(q=[[[1]], [[-1]]], d=[[[1]], [[-1]]], tau=0.05)
+    assert 0 < abs(answer["reference"]["grad_d"][0][0][0]) < 1e-15
+    assert answer["schemes"]["local_loss_gather_with_grad"]["matches_reference"]
+    assert not answer["schemes"][DETACHED]["matches_reference"]
+
+
+@pytest.mark.parametrize(("multiplier", "same"), [("1.0000001", False), ("0.9999999", False), ("1.0000000001", True)])
+@pytest.mark.parametrize("tau", [0.05, 1, 1e6])
+def test_a_difference_counts_from_1e_minus_8_of_the_gradient(multiplier: str, same: bool, tau: float) -> None:
+    scheme = {"name": "s", "gather": "grad_sum", "multiplier": multiplier}
+    found = compute(q=[[[1]], [[-1]]], d=[[[1]], [[-1]]], tau=tau, schemes=[scheme])["schemes"]["s"]
+    assert found["matches_reference"] is same
+    assert found["log_scale_matches_reference"] is same
+
+
+def test_duplicates_whose_gradients_cancel_match_only_where_nothing_is_left_over() -> None:
+    same = [[[1.0, 0.1]], [[1.0, 0.1]], [[1.0, 0.1]]]
+    schemes = compute(q=same, d=same, tau=0.05)["schemes"]
+    assert schemes["local_loss_gather_with_grad"]["matches_reference"]
+    assert not schemes[DETACHED]["matches_reference"]
+
+
+def test_logits_of_8e6_stay_finite_and_exact() -> None:
+    answer = compute(q=[[[20]], [[40]]], d=[[[20]], [[-20]]], tau=1e-4)
+    # query 1 has the logits 8e6 and −8e6, the second being its own: loss 1.6e7, p = (1, 0)
+    scheme = answer["schemes"][DETACHED]
+    assert scheme["rank_losses"] == [0.0, 1.6e7]
+    assert answer["reference"]["loss"] == 8e6
+    assert answer["reference"]["grad_q"] == [[[0.0]], [[1e4 * 40 / 2]]]
+    assert answer["reference"]["grad_d"] == [[[1e4 * 40 / 2]], [[-1e4 * 40 / 2]]]
+
+
+def test_small_differences_between_logits_of_8e6_keep_their_digits() -> None:
+    # similarities 800 + 2^-13 and 800 are exact; so is their difference, 1.220703125 after the scale
+    answer = compute(q=[[[1]], [[1]]], d=[[[800 + 2**-13]], [[800]]], tau="0.0001")
+    difference = 2**-13 * 1e4
+    expected = [math.log1p(math.exp(-difference)), math.log1p(math.exp(difference))]
+    assert answer["schemes"][DETACHED]["rank_losses"] == pytest.approx(expected, rel=1e-13)
+
+
+def test_a_logit_1e4_below_the_largest_has_its_loss_although_its_probability_is_0() -> None:
+    answer = compute(q=[[[1]], [[1]]], d=[[[0]], [[1e4]]])
+    assert answer["schemes"][DETACHED]["rank_losses"] == [1e4, 0.0]
+
+
+def test_the_temperature_and_its_log_scale_say_the_same() -> None:
+    by_tau = compute(**PAIR, tau=0.25)
+    by_log = compute(**PAIR, logit_scale_log=math.log(4))
+    agree(by_log, by_tau, rtol=1e-14, atol=1e-15)
+    agree(compute(**PAIR), compute(**PAIR, tau=1), rtol=0, atol=0)
+
+
+def test_squares_beyond_float64_do_not_spoil_a_cosine() -> None:
+    small, large = [[[3, 4]], [[-1, 2]]], [[[3e200, 4e200]], [[-1e200, 2e200]]]
+    one, other = (compute(q=q, d=small, similarity="cosine") for q in (small, large))
+    assert other["reference"]["loss"] == pytest.approx(one["reference"]["loss"], rel=1e-14)
+    assert other["reference"]["grad_q"][0][0][0] == pytest.approx(
+        one["reference"]["grad_q"][0][0][0] * 1e-200, rel=1e-13, abs=0
+    )
+
+
+def test_the_largest_finite_losses_have_a_finite_mean() -> None:
+    scheme = {"name": "huge", "gather": "grad_sum", "loss": "global", "multiplier": 280_000_000}
+    huge = compute(q=[[[1]], [[1]]], d=[[[0]], [[1e300]]], schemes=[scheme])["schemes"]["huge"]
+    assert huge["rank_losses"] == pytest.approx([1.4e308, 1.4e308])
+    assert huge["mean_rank_loss"] == pytest.approx(1.4e308)
+
+
+NAN, INF = math.nan, math.inf
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "ragged dimensions in q": ({"q": [[[1, 2]], [[2]]]}, "q"),
+    "ragged dimensions in d": ({"d": [[[1]], [[-1, 3]]]}, "d"),
+    "other dimensions in d": ({"d": [[[1, 0]], [[-1, 0]]]}, "d"),
+    "other dimensions in hard negatives": ({"hard_negatives": [[[1, 0]], []]}, "hard_negatives"),
+    "too few documents on a rank": ({"q": [[[1], [3]], [[2]]]}, "d.0"),
+    "too many documents on a rank": ({"d": [[[1]], [[-1], [2]]]}, "d.1"),
+    "too few ranks in d": ({"d": [[[1]]]}, "d"),
+    "too many ranks in hard negatives": ({"hard_negatives": [[], [], []]}, "hard_negatives"),
+    "no rank": ({"q": [], "d": []}, "q"),
+    "no query": ({"q": [[], []], "d": [[], []]}, "q"),
+    "a rank without queries": ({"q": [[[1]], []], "d": [[[1]], []]}, "q.1"),
+    "no dimension": ({"q": [[[]], [[]]], "d": [[[]], [[]]]}, "q"),
+    "a flat list": ({"q": [1, 2]}, "q"),
+    "a number": ({"q": 1}, "q"),
+    "true": ({"q": [[[True]], [[2]]]}, "q"),
+    "null": ({"d": [[[None]], [[2]]]}, "d"),
+    "NaN": ({"d": [[[NAN]], [[2]]]}, "d"),
+    "the text nan": ({"d": [[["nan"]], [[2]]]}, "d"),
+    "infinity": ({"hard_negatives": [[[INF]], []]}, "hard_negatives"),
+    "an integer beyond float64": ({"q": [[[10**400]], [[2]]]}, "q"),
+    "a text that is no number": ({"q": [[["1,5"]], [[2]]]}, "q"),
+    "tau 0": ({"tau": 0}, "tau"),
+    "tau below 0": ({"tau": "-0.1"}, "tau"),
+    "tau true": ({"tau": True}, "tau"),
+    "tau NaN": ({"tau": NAN}, "tau"),
+    "the smallest tau": ({"tau": 5e-324}, "tau"),
+    "a tau near float64's limit": ({"tau": 1e308}, "tau"),
+    "a log scale beyond float64": ({"logit_scale_log": 1e6}, "logit_scale_log"),
+    "both scales": ({"tau": 1, "logit_scale_log": 0}, "logit_scale_log"),
+    "logits beyond float64": ({"tau": 1e-200, "q": [[[1e200]], [[2]]]}, "tau"),
+    "similarities beyond float64": ({"q": [[[1e200]], [[2]]], "d": [[[1e200]], [[-1]]]}, "tau"),
+    "gradients beyond float64": ({"logit_scale_log": 600, "q": [[[1e-100]], [[1e-100]]], "d": [[[1]], [[1e100]]]}, ""),
+    "a zero vector under cosine": ({"similarity": "cosine", "d": [[[1]], [[0]]]}, "d.1.0"),
+    "a zero hard negative under cosine": (
+        {"similarity": "cosine", "hard_negatives": [[], [[1], [0]]]},
+        "hard_negatives.1.1",
+    ),
+    "a name twice": (
+        {"schemes": [{"name": "a", "gather": "grad_sum"}, {"name": "a", "gather": "none"}]},
+        "schemes.1.name",
+    ),
+    "the global loss without a gather": (
+        {"schemes": [{"name": "a", "gather": "none", "loss": "global"}]},
+        "schemes.0.loss",
+    ),
+    "a divisor 0": ({"schemes": [{"name": "a", "gather": "grad_sum", "divide_by": 0}]}, "schemes.0.divide_by"),
+    "a multiplier true": (
+        {"schemes": [{"name": "a", "gather": "grad_sum", "multiplier": True}]},
+        "schemes.0.multiplier",
+    ),
+    "a scheme beyond float64": (
+        {"schemes": [{"name": "a", "gather": "grad_sum", "multiplier": 1e308, "divide_by": 1e-308}]},
+        "schemes.0",
+    ),
+    "too many queries": ({"q": [[[1]] * 4097], "d": [[[1]] * 4097]}, "q"),
+    "too many ranks": ({"q": [[[1]]] * 4097, "d": [[[1]]] * 4097}, "q"),
+    "too many dimensions": ({"q": [[[1] * 257]], "d": [[[1] * 257]]}, "q"),
+    "too many hard negatives": ({"hard_negatives": [[[1]] * 12_289, []]}, "hard_negatives"),
+    "a gradient list beyond the limit": (
+        {
+            "q": [[[1.0] * 256] * 4096],
+            "d": [[[1.0] * 256] * 4096],
+            "schemes": [{"name": str(k), "gather": "grad_sum"} for k in range(9)],
+        },
+        "schemes",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_cannot_be_computed_is_refused_by_the_name_of_its_field(what: str) -> None:
+    change, field = REFUSED[what]
+    path, error = refusal({**PAIR, **change})
+    assert path == (field or "logit_scale_log")
+    assert error.en
+    assert error.zh
+    assert error.en != error.zh
+    assert any("一" <= letter <= "鿿" for letter in error.zh)
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        ({"q": [[[1, 2]], [[2]]]}, "[1][0] "),
+        ({"q": [[[1]], [[2], [3], [True]]]}, "[1][2][0] "),
+        ({"d": [[[1, 2]], [[3, "x"]]]}, "[1][0][1] "),
+        ({"d": [[[1, 2]], [[10**400, 1]]]}, "[1][0][0] "),
+    ],
+)
+def test_a_wrong_number_is_named_by_its_place(change: dict[str, Any], place: str) -> None:
+    _, error = refusal({**PAIR, **change})
+    assert error.en.startswith(place)
+    assert error.zh.startswith(place)
+
+
+def test_a_scheme_with_an_unknown_word_is_refused() -> None:
+    for change in ({"gather": "all"}, {"loss": "both"}, {"extra": 1}, {"labels": "none"}, {"normalization": "mean"}):
+        body = {**PAIR, "schemes": [{"name": "a", "gather": "grad_sum", **change}]}
+        with pytest.raises(ValidationError) as refused:
+            info_nce.Inputs.model_validate(body)
+        assert refused.value.errors()[0]["loc"][:2] == ("schemes", 0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"q": "1;2,3"}, "q"),
+        ({"q": "1;"}, "q"),
+        ({"q": "nan;1"}, "q"),
+        ({"q": "1;2;3"}, "d"),
+        ({"q": "1,2;3,4"}, "d"),
+        ({"tau": "0"}, "tau"),
+        ({"tau": ""}, "tau"),
+        ({"tau": "5e-324"}, "tau"),
+        ({"q": "1e200;1", "d": "1e200;1"}, "tau"),
+        ({"q": "1e150;1e150", "d": "1e150;1e150", "tau": "1e-10"}, "tau"),
+        ({"ranks": "3"}, "ranks"),
+        ({"ranks": "1.5,0.5"}, "ranks"),
+        ({"ranks": "2,0"}, "ranks"),
+        ({"similarity": "cosine", "q": "0;1"}, "q"),
+    ],
+)
+def test_a_wrong_panel_field_is_refused_by_its_name(fields: dict[str, str], field: str) -> None:
+    with pytest.raises((ValidationError, InputError)) as refused:
+        panel(**fields)
+    error, named = refused.value, None
+    if isinstance(error, ValidationError):  # refused by the field itself, which pydantic then names
+        error, named = error.errors()[0]["ctx"]["error"], error.errors()[0]["loc"][0]
+    assert isinstance(error, InputError)
+    assert field == (named or error.field[0])
+    assert error.zh != error.en
+
+
+def test_a_logit_that_the_table_cannot_hold_is_refused_with_the_temperature() -> None:
+    # all logits are 1e310, so every loss is ln 2 and no gradient is left; but the table would have to show them
+    same = [[[1e150], [1e150]]]
+    assert compute(q=same, d=same, tau="1e-10")["reference"]["loss"] == pytest.approx(math.log(2))
+    with pytest.raises(InputError) as refused:
+        panel(q="1e150;1e150", d="1e150;1e150", tau="1e-10", ranks="2")
+    assert refused.value.field == ("tau",)
+
+
+def test_numbers_may_be_decimal_texts_and_fractions() -> None:
+    texts = {"q": [[["1"]], [["4/2"]]], "d": [[["1.0"]], [["-1e0"]]], "tau": "1/2"}
+    assert compute(**texts) == compute(**PAIR, tau=0.5)
+
+
+def test_one_array_a_rank_is_read_like_lists() -> None:
+    rng = np.random.default_rng(3)
+    q, d = (rng.standard_normal((3, 2, 4)) for _ in range(2))
+    assert compute(q=list(q), d=list(d)) == compute(q=q.tolist(), d=d.tolist())
+
+
+def test_inputs_and_results_read_back_from_their_json() -> None:
+    inputs = info_nce.Inputs.model_validate({**PAIR, "hard_negatives": [[], [[0.5]]], "tau": "1/3"})
+    again = info_nce.Inputs.model_validate_json(inputs.model_dump_json(exclude_none=True))
+    result = info_nce.compute(inputs)
+    assert info_nce.compute(again).model_dump_json() == result.model_dump_json()
+    assert info_nce.Result.model_validate_json(result.model_dump_json()).model_dump() == result.model_dump()
+
+
+def test_gradients_can_be_walked_like_lists() -> None:
+    gradients = info_nce.compute(info_nce.Inputs.model_validate({**PAIR, "hard_negatives": [[], [[0.5], [1]]]}))
+    hard = gradients.reference.grad_h
+    assert hard is not None
+    assert [len(rank) for rank in hard] == [0, 2]
+    assert hard[-1] == hard[1:][0] == hard.nested()[1]
+    with pytest.raises(IndexError):
+        hard[2]
+
+
+def test_the_tables_hold_every_scheme_rank_and_vector() -> None:
+    view = info_nce.panel(info_nce.Query())
+    tables = {table.header[:2]: table for table in view.tables()}
+    assert [row[0] for row in tables["scheme", "mean_rank_loss"].rows] == ["reference", *view.schemes]
+    assert len(tables["scheme", "rank"].rows) == 2 * len(view.schemes)
+    assert len(tables["scheme", "gradient"].rows) == 4 * (1 + len(view.schemes))
+    assert tables["query", "document"].rows[0][:3] == (0, 0, 1.0)
+    assert tables["query", "document"].rows[0][3] == pytest.approx(0.8807970779778823)
+    assert all(len(row) == len(table.header) for table in tables.values() for row in table.rows)
+
+
+def test_the_schema_carries_the_limits() -> None:
+    schema = info_nce.Inputs.model_json_schema()["properties"]
+    ranks = schema["q"]
+    assert ranks["maxItems"] == 4096
+    assert ranks["items"]["maxItems"] == 4096
+    assert ranks["items"]["items"]["maxItems"] == 256
+    for example in info_nce.Inputs.model_json_schema()["examples"]:
+        compute(**example)
+
+
+def test_the_table_of_logits_is_never_held_whole() -> None:
+    queries = 2048
+    rng = np.random.default_rng(4)
+    q, d = (np.split(rng.standard_normal((queries, 8)), 64) for _ in range(2))
+    inputs = info_nce.Inputs.model_validate({"q": q, "d": d})
+    tracemalloc.start()
+    info_nce.compute(inputs)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < queries * queries * 8
