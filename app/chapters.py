@@ -124,6 +124,10 @@ class Book:
         title = self.catalogue.plans.experiment.get(name)
         return title[lang] if title else None
 
+    def experiments(self, lang: str) -> dict[str, str]:
+        """The titles of all experiments that are declared, by name."""
+        return {name: title[lang] for name, title in self.catalogue.plans.experiment.items()}
+
     def sections(self) -> tuple[SearchSection, ...]:
         """Everything that search indexes, in both languages."""
         return tuple(

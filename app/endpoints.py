@@ -18,12 +18,12 @@ from app import answers
 from app.answers import Answer
 from app.calculators import Calculator, registry
 from app.offload import Offload
-from app.ready import header, matches, security_headers
+from app.ready import data_headers, header, matches
 
 MAX_BODY = 64 * 1024 * 1024
 _LARGE_BODY = 32 * 1024
 _LARGE_QUERY = 1_500
-_SAFE = security_headers()
+_SAFE = data_headers()
 _FRESH = [(b"cache-control", b"public, max-age=60"), (b"vary", b"accept"), *_SAFE]
 
 _ERROR_LIST = {"description": "The input is refused; `loc` names the field"}

@@ -1,5 +1,6 @@
 """The application: pages, calculators' doors, finished answers in front, and what is said when something is wrong."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, cast
@@ -11,6 +12,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from app import __version__
 from app.chapters import BookError
+from app.downloads import evidence_routes
 from app.endpoints import add_api_routes
 from app.offload import Offload
 from app.pages import Pages, page_routes, preferred
@@ -43,7 +45,9 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        watch = asyncio.create_task(site.watch_evidence())
         yield
+        watch.cancel()
         offload.close()
 
     app = FastAPI(
@@ -56,6 +60,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         lifespan=lifespan,
     )
     doors = add_api_routes(app, offload, site.version)
+    app.router.routes.extend(evidence_routes(site.evidence))
     app.router.routes.extend(page_routes(site))
     app.add_api_route("/healthz", lambda: {"status": "ok", "version": __version__}, include_in_schema=False)
     app.add_middleware(Front, ready=site.ready, doors=doors, root_path=settings.root_path)

@@ -31,8 +31,10 @@ class Offload:
             raise
 
     def close(self) -> None:
+        """End the worker; a later request would start another."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None
 
 
 def _end_with_the_server() -> None:

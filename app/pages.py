@@ -18,6 +18,7 @@ from app.calculators import Calculator, registry
 from app.chapters import CalculatorRef, Chapter, EvidenceRef
 from app.endpoints import state_tag
 from app.errors import FieldError, RefusedError, given_twice
+from app.evidence import DamagedError, UnknownEvidenceError
 from app.panels import Panel, default_texts
 from app.ready import matches
 from app.rendering import Lang
@@ -72,6 +73,8 @@ def page_routes(site: Site) -> list[Route]:
         Route("/{lang:lang}/calculators", pages.calculators),
         Route("/{lang:lang}/calculators/{name}", pages.calculator, methods=["GET", "POST"]),
         Route("/{lang:lang}/calculators/{name}/result", pages.result, methods=["GET", "POST"]),
+        Route("/{lang:lang}/experiments", pages.experiments),
+        Route("/{lang:lang}/experiments/{name}", pages.experiment),
         Route("/{lang:lang}/search", pages.search),
         Route("/{lang:lang}/api", pages.api),
         Route("/{lang:lang}/{slug}", pages.chapter),
@@ -156,7 +159,7 @@ class Pages:
             "next": following,
             "related": book.related(chapter),
         }
-        if chapter.evidence or query:
+        if query:
             return self._page(request, "chapter.html", status, **context)
         return self._finished(request, "chapter.html", **context)
 
@@ -194,7 +197,37 @@ class Pages:
         return pieces
 
     def _evidence(self, ref: EvidenceRef, lang: Lang) -> Markup:
-        return Markup(self._site.render("_evidence.html", {"lang": lang, "ref": ref, "bag": None}))
+        context = {"lang": lang, "ref": ref, **self._bag(ref.name)}
+        return Markup(self._site.render("_evidence.html", context))
+
+    def _bag(self, name: str) -> dict[str, Any]:
+        """`bag` as it stands now, None while nothing is published; `result` None also when it is damaged."""
+        try:
+            bag = self._site.evidence.bag(name)
+        except UnknownEvidenceError:
+            return {"name": name, "bag": None, "result": None}
+        try:
+            return {"name": name, "bag": bag, "result": bag.result}
+        except (DamagedError, UnknownEvidenceError):
+            return {"name": name, "bag": bag, "result": None}
+
+    async def experiments(self, request: Request) -> Response:
+        lang, book = self._open(request)
+        entries = [{"title": title, **self._bag(name)} for name, title in book.experiments(lang).items()]
+        title = "实验" if lang == "zh" else "Experiments"
+        return self._finished(request, "experiments.html", title=title, description="", experiments=entries)
+
+    async def experiment(self, request: Request) -> Response:
+        lang, book = self._open(request)
+        name = request.path_params["name"]
+        title = book.experiment(lang, name)
+        if title is None:
+            raise HTTPException(404)
+        carriers = [c for c in book.chapters[lang] if any(ref.name == name for ref in c.evidence)]
+        bag = self._bag(name)
+        description = bag["result"]["question"][lang] if bag["result"] else ""
+        context = {"title": title, "description": description, "chapters": carriers, **bag}
+        return self._finished(request, "experiment.html", **context)
 
     async def calculator(self, request: Request) -> Response:
         lang, book = self._open(request)

@@ -12,6 +12,11 @@ _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; style-src-attr 'unsafe-inline'; img-src 'self' data:; "
     "font-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
+_BARE: Headers = [
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+]
 _SECURITY: Headers = [
     (b"content-security-policy", _POLICY.encode()),
     (b"x-content-type-options", b"nosniff"),
@@ -25,6 +30,11 @@ _SECURITY: Headers = [
 def security_headers() -> Headers:
     """Only our own scripts, styles, fonts and images; the MathML alone has style attributes."""
     return list(_SECURITY)
+
+
+def data_headers() -> Headers:
+    """For JSON and CSV, which load nothing."""
+    return list(_BARE)
 
 
 def header(scope: Scope, name: bytes) -> bytes:

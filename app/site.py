@@ -1,5 +1,6 @@
 """Everything that a running server holds: the book, its search index, templates, static files, finished pages."""
 
+import asyncio
 import hashlib
 import logging
 import os
@@ -22,6 +23,7 @@ from app.search import SearchIndex, Section
 
 log = logging.getLogger("samestep")
 
+_EVIDENCE_SECONDS = 1.0
 _HTML = "text/html; charset=utf-8"
 
 
@@ -87,6 +89,20 @@ class Site:
         book = self.book.reload_if_changed()
         if book is not self.book:
             self.book, self.search = book, _index(book)
+
+    async def watch_evidence(self) -> None:
+        """Drop the finished pages when a file of the evidence changes, so that damage shows within moments."""
+        known = await asyncio.to_thread(self._evidence_state)
+        while True:
+            await asyncio.sleep(_EVIDENCE_SECONDS)
+            state = await asyncio.to_thread(self._evidence_state)
+            if state != known:
+                known = state
+                for path in [path for path in self.ready if not path.startswith("/s/")]:
+                    self.ready.pop(path, None)
+
+    def _evidence_state(self) -> list[tuple[str, str]]:
+        return [(bag.name, bag.etag) for bag in self.evidence.bags()]
 
     def render(self, template: str, context: Mapping[str, Any]) -> str:
         return self.jinja.get_template(template).render(context)

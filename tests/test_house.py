@@ -19,7 +19,7 @@ LEVELS: list[set[str]] = [
     {"app.calculators", "app.evidence", "app.search"},
     {"app.errors", "app.fonts", "app.rendering"},
     {"app.answers", "app.markdown", "app.offload", "app.ready"},
-    {"app.assets", "app.chapters", "app.endpoints", "app.panels"},
+    {"app.assets", "app.chapters", "app.downloads", "app.endpoints", "app.panels"},
     {"app.site"},
     {"app.pages"},
     {"app.main"},

@@ -49,7 +49,7 @@ class Window:
     def is_vector(self) -> bool:
         return self.gradient_sums.ndim == 2
 
-    @property
+    @cached_property
     def is_exact(self) -> bool:
         return self.counts.dtype == object
 
@@ -69,6 +69,11 @@ class Window:
     @cached_property
     def one(self) -> Any:
         return self.number(1)
+
+    @cached_property
+    def is_single(self) -> bool:
+        """Whether every replica has one microstep."""
+        return self.sizes == (1,) * len(self.sizes)
 
     @cached_property
     def is_rectangle(self) -> bool:
@@ -139,7 +144,7 @@ class Window:
 
     def by_replica(self, cells: Numbers) -> Numbers:
         """Sums over the microsteps of each replica: (C, …) to (P, …); a replica without microsteps sums to 0."""
-        if all(size == 1 for size in self.sizes):
+        if self.is_single:
             return cells
         ends = np.cumsum(np.array(self.sizes, dtype=np.intp))
         starts = ends - np.array(self.sizes, dtype=np.intp)
