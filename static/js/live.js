@@ -1,0 +1,270 @@
+// Makes panels answer while their inputs move. Every number comes from the server; what is shown is a pure function of
+// the address it came from, so an answer that was seen or fetched ahead may be shown again.
+
+const KEPT = 128;
+const LONGEST_ADDRESS = 6000;
+const PATIENCE = 5000;
+const SLOW = 400;
+const RETRY = 3000;
+const PAUSE = 250;
+
+// ---- the page's address holds the state of every panel; browsers limit how often it may change
+
+const page = new URLSearchParams(location.search);
+let writing;
+
+const readable = (state) => state.toString().replaceAll("%3B", ";").replaceAll("%2C", ",").replaceAll("%2F", "/");
+const search = () => (page.size ? "?" + readable(page) : "");
+const writeAddress = () => {
+  clearTimeout(writing);
+  writing = undefined;
+  history.replaceState(history.state, "", location.pathname + search() + location.hash);
+  for (const link of document.querySelectorAll("a[data-alternate]")) link.search = search();
+};
+const writeAddressSoon = () => {
+  clearTimeout(writing);
+  writing = setTimeout(writeAddress, PAUSE);
+};
+addEventListener("pagehide", () => writing && writeAddress());
+addEventListener("popstate", () => new URLSearchParams(location.search).toString() !== page.toString() && location.reload());
+
+// ---- answers by address: those at hand, and those on their way
+
+const atHand = new Map();
+const onTheWay = new Map();
+
+const ask = (url, options) => {
+  if (!onTheWay.has(url)) {
+    const answer = request(url, options).then((found) => {
+      atHand.set(url, found);
+      if (atHand.size > KEPT) atHand.delete(atHand.keys().next().value);
+      return found;
+    });
+    onTheWay.set(url, answer.finally(() => onTheWay.delete(url)));
+  }
+  return onTheWay.get(url);
+};
+const request = async (url, options) => {
+  const response = await fetch(url, { signal: AbortSignal.timeout(PATIENCE), ...options });
+  if (!response.ok && response.status !== 422) throw new Error(`status ${response.status}`);
+  return { ok: response.ok, html: await response.text() };
+};
+
+class Panel {
+  constructor(form) {
+    this.form = form;
+    this.prefix = form.dataset.prefix;
+    this.frame = form.closest("[data-panel]");
+    this.section = this.frame.querySelector("[data-result]");
+    this.body = this.section.querySelector("[data-body]");
+    this.errors = this.section.querySelector("[data-errors]");
+    this.status = this.section.querySelector("[data-status]");
+    this.shown = this.state().toString();
+    this.ahead = true;
+
+    for (const range of form.querySelectorAll("[data-twin]")) range.twin = document.getElementById(range.dataset.twin);
+    form.addEventListener("pointerdown", () => (this.ahead = false));
+    form.addEventListener("keydown", () => (this.ahead = true));
+    form.addEventListener("focusin", (event) => this.lookAhead(event.target));
+    form.addEventListener("input", (event) => {
+      this.mirror(event.target);
+      this.send(event.target);
+    });
+    form.addEventListener("change", () => this.speakSoon());
+    form.addEventListener("submit", (event) => {
+      if (event.submitter?.getAttribute("formmethod")) return;
+      event.preventDefault();
+      this.send();
+      this.speakSoon();
+    });
+    addEventListener("online", () => this.section.dataset.state === "failed" && this.send());
+    this.frame.querySelector("[data-copy]").addEventListener("click", () => this.copy());
+  }
+
+  // the fields by their bare names; a blank optional one is not given
+  state(changed, value) {
+    const state = new URLSearchParams();
+    for (const field of this.form.elements) {
+      if (!field.name.startsWith(this.prefix) || !field.name || field.type === "hidden") continue;
+      if (field.type === "radio" && !field.checked) continue;
+      const text = field === changed ? value : field.value;
+      if (text !== "" || !("optional" in field.dataset)) state.set(field.name.slice(this.prefix.length), text);
+    }
+    return state;
+  }
+
+  // a slider and its number show the same value; a logarithmic slider counts its stops
+  mirror(field) {
+    const range = field.twin ? field : this.form.querySelector(`[data-twin="${field.id}"]`);
+    if (!range) return;
+    const stops = range.dataset.stops?.split(" ");
+    if (field.twin) {
+      field.twin.value = stops ? stops[field.value] : field.value;
+    } else if (stops) {
+      const place = stops.findIndex((stop) => Number(stop) >= Number(field.value));
+      range.value = place < 0 ? range.max : place;
+    } else {
+      range.value = field.value;
+    }
+    if (stops) range.setAttribute("aria-valuetext", stops[range.value]);
+  }
+
+  // ---- one request in flight, the newest next
+
+  async send(source) {
+    const state = this.state();
+    this.wanted = state.toString();
+    this.again = false;
+    const url = `${this.form.dataset.resultUrl}?${this.wanted}`;
+    if (atHand.has(url)) {
+      this.show(atHand.get(url), state, source);
+      return;
+    }
+    if (this.busy) {
+      this.again = true;
+      return;
+    }
+    this.busy = true;
+    const slow = setTimeout(() => this.say("waiting"), SLOW);
+    try {
+      const long = url.length > LONGEST_ADDRESS;
+      const answer = await (long ? request(this.form.dataset.resultUrl, { method: "POST", body: state }) : ask(url));
+      // an answer that was overtaken by one at hand is old; one that the newest request still waits behind is not
+      if (this.again || this.wanted === state.toString()) this.show(answer, state, source, long);
+    } catch {
+      if (!this.again) this.fail();
+    } finally {
+      clearTimeout(slow);
+      this.busy = false;
+      if (this.again) this.send(source);
+    }
+  }
+
+  // tried again by the next input, when the network is back, and every few seconds
+  fail() {
+    this.say("failed");
+    clearTimeout(this.retrying);
+    this.retrying = setTimeout(() => this.section.dataset.state === "failed" && this.send(), RETRY);
+  }
+
+  show(answer, state, source, long) {
+    this.mark(answer.ok ? "" : answer.html);
+    if (!answer.ok) {
+      this.say("invalid");
+      return;
+    }
+    const key = state.toString();
+    if (this.shown !== key) this.paint(answer.html);
+    this.shown = key;
+    this.say(long ? "long" : "");
+    if (long) return;
+    this.follow(state);
+    this.lookAhead(source);
+  }
+
+  // what the reader opened or scrolled inside the results stays as it was
+  paint(html) {
+    const open = [...this.body.querySelectorAll("details")].map((details) => details.open);
+    const places = [...this.body.querySelectorAll(".table-scroll")].map((region) => region.scrollLeft);
+    this.body.innerHTML = html;
+    for (const [i, details] of this.body.querySelectorAll("details").entries()) details.open = open[i] ?? details.open;
+    if (places.some(Boolean)) {
+      for (const [i, region] of this.body.querySelectorAll(".table-scroll").entries()) region.scrollLeft = places[i] ?? 0;
+    }
+  }
+
+  // the server's messages, moved beside their fields
+  mark(html) {
+    if (!html && !this.errors.firstChild) return;
+    this.errors.innerHTML = html;
+    for (const place of this.form.querySelectorAll("[data-error]")) {
+      const name = place.dataset.error;
+      const message = this.errors.querySelector(`[data-error-for="${name}"] [data-message]`)?.textContent ?? "";
+      const field = document.getElementById(`${this.form.id}-${name}`);
+      if (place.textContent !== message) place.textContent = message;
+      if (message) field.setAttribute("aria-invalid", "true");
+      else field.removeAttribute("aria-invalid");
+      if (message && field.closest("details")) field.closest("details").open = true;
+    }
+  }
+
+  // addresses follow the state: the page's, the links below the panel, the other language
+  follow(state) {
+    for (const name of [...page.keys()]) if (name.startsWith(this.prefix)) page.delete(name);
+    for (const [name, value] of state) page.set(this.prefix + name, value);
+    writeAddressSoon();
+    for (const link of this.frame.querySelectorAll("a[data-state]")) {
+      const query = new URLSearchParams(state);
+      if ("format" in link.dataset) query.set("format", link.dataset.format);
+      link.search = readable(query);
+    }
+  }
+
+  // ---- the status line: silent while a slider moves, one sentence after a change
+
+  say(kind) {
+    if (kind) this.section.dataset.state = kind;
+    else delete this.section.dataset.state;
+    this.write(kind ? this.status.dataset[kind] : "");
+  }
+
+  write(text) {
+    if (this.status.textContent !== text) this.status.textContent = text;
+  }
+
+  speakSoon() {
+    clearTimeout(this.speaking);
+    this.speaking = setTimeout(() => {
+      if (this.busy) this.speakSoon();
+      else if (!this.section.dataset.state) this.write(this.body.querySelector("[data-verdict]")?.textContent.trim() ?? "");
+    }, PAUSE);
+  }
+
+  async copy() {
+    if (writing) writeAddress();
+    const link = location.origin + location.pathname + search() + (this.prefix ? "#" + this.form.id : "");
+    try {
+      await navigator.clipboard.writeText(link);
+      this.write(this.status.dataset.copied);
+    } catch {
+      this.write(link);
+    }
+  }
+
+  // ---- for keyboard steps: the slider's neighbouring states, fetched before they are asked for
+
+  lookAhead(range) {
+    if (!this.ahead || range?.type !== "range") return;
+    for (const direction of ["stepUp", "stepDown"]) {
+      const neighbour = range.cloneNode();
+      for (const _ of ["next", "the one after"]) {
+        neighbour[direction]();
+        const value = range.dataset.stops ? range.dataset.stops.split(" ")[neighbour.value] : neighbour.value;
+        const url = `${this.form.dataset.resultUrl}?${this.state(range.twin, value)}`;
+        if (url.length <= LONGEST_ADDRESS && !atHand.has(url)) ask(url).catch(() => {});
+      }
+    }
+  }
+}
+
+for (const form of document.querySelectorAll("form[data-calculator]")) new Panel(form);
+
+// ---- the section being read: marked in the contents, kept by the language switch
+
+const headings = [...document.querySelectorAll(".prose > :is(h2, h3)[id], .prose > hgroup > h2[id]")];
+let section;
+const findSection = () => {
+  const found = headings.findLast((heading) => heading.getBoundingClientRect().top < 160);
+  if (found === section) return;
+  section = found;
+  for (const link of document.querySelectorAll(".contents a")) {
+    if (found && link.hash === "#" + found.id) link.setAttribute("aria-current", "true");
+    else link.removeAttribute("aria-current");
+  }
+  for (const link of document.querySelectorAll("a[data-alternate]")) link.hash = found?.id ?? "";
+};
+let looking;
+addEventListener("scroll", () => (looking ??= requestAnimationFrame(() => ((looking = undefined), findSection()))), {
+  passive: true,
+});
+if (headings.length) findSection();
