@@ -90,7 +90,7 @@ class Window:
 
     @cached_property
     def _no_empty_cell(self) -> bool:
-        return bool(self.counts.all())
+        return len(self.counts) == 0 or bool(self.counts.all() if self.is_exact else self.counts.min() > 0)
 
     @cached_property
     def replica_counts(self) -> Numbers:
@@ -138,9 +138,22 @@ class Window:
     def _quotient(self, sums: Any, level: int, denominator: Any) -> Any:
         if level == WINDOW:
             return divided(sums, denominator)
+        if not self.is_exact and isinstance(denominator, np.ndarray):
+            # not `@`: for a single pass over memory, BLAS threads cost more than they bring
+            return np.einsum("i,i...->...", self._reciprocal(denominator), sums)[()]
         if self.is_exact and sums.ndim == 1 and isinstance(denominator, np.ndarray):
             return exact_quotient_sum(sums, denominator)
         return total(divided(sums, denominator))
+
+    def _reciprocal(self, denominator: NDArray[np.float64]) -> NDArray[np.float64]:
+        """1 / denominator, 0 where it is 0; made once, for gradients and losses."""
+        key = "reciprocal", id(denominator)
+        if key not in self._divided:
+            if self.all_filled(denominator):
+                self._divided[key] = denominator, np.reciprocal(denominator)
+            else:
+                self._divided[key] = denominator, divided(np.ones(len(denominator)), denominator)
+        return self._divided[key][1]  # type: ignore[no-any-return]
 
     def by_replica(self, cells: Numbers) -> Numbers:
         """Sums over the microsteps of each replica: (C, …) to (P, …); a replica without microsteps sums to 0."""
@@ -151,6 +164,8 @@ class Window:
         if cells.dtype == object:
             rows = [total(cells[start:end]) for start, end in zip(starts, ends, strict=True)]
             return np.array(rows, dtype=object)
+        if self.is_rectangle and self.sizes[0]:
+            return cells.reshape(self.replicas, -1, *cells.shape[1:]).sum(axis=1)  # type: ignore[no-any-return]
         sums = np.zeros((self.replicas, *cells.shape[1:]))
         filled = np.flatnonzero(self.sizes)
         if len(filled):

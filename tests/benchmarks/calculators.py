@@ -1,0 +1,96 @@
+"""The calculators' mathematics on large inputs: the ledger against a plain sum, InfoNCE against torch autograd."""
+
+import subprocess
+import sys
+import time
+import tracemalloc
+from collections.abc import Callable
+from statistics import median
+
+import numpy as np
+
+CELLS = 1_000_000
+QUERIES, DIMENSIONS, RANKS = 4_096, 256, 64
+SCHEME = {"name": "s", "gather": "grad_sum", "loss": "local"}
+
+
+def seconds(work: Callable[[], object], rounds: int) -> float:
+    """The median time of one call, after one that is not counted."""
+    work()
+    times = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return median(times)
+
+
+def ledger() -> None:
+    """One scheme over a million cells, arrays in and numbers out: gradient, loss and reference."""
+    from app.calculators.replica_ledger import NAMED_SCHEMES
+    from app.calculators.weighting import alike, weights
+    from app.calculators.window import Window
+
+    random = np.random.default_rng(11)
+    counts = random.integers(1, 100, CELLS).astype(float)
+    gradients, losses = random.normal(size=CELLS) * counts, random.random(CELLS) * counts
+    sizes = (CELLS // 1_000,) * 1_000
+
+    def evaluate(name: str) -> object:
+        window = Window(sizes, counts, gradients, losses)
+        (group,) = alike([NAMED_SCHEMES[name]], window)
+        weight = weights(group, window)
+        return weight.gradient(window), weight.loss(window), window.total_gradient / window.total
+
+    baseline = seconds(lambda: gradients.sum(), 21)
+    for name in ("P_over_N_then_ddp_mean", "replica_mean_then_ddp_mean", "microstep_mean_div_K_then_ddp_mean"):
+        ratio = seconds(lambda name=name: evaluate(name), 11) / baseline  # type: ignore[misc]
+        print(f"ledger, {CELLS:,} cells, {name} ÷ NumPy sum over the same array: {ratio:.1f}")
+
+
+def info_nce_inputs() -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(11)
+    shape = (QUERIES, DIMENSIONS)
+    return random.normal(size=shape) / 16, random.normal(size=shape) / 16
+
+
+def info_nce() -> None:
+    """One scheme at full size, against torch float64 autograd of the full loss on the same threads."""
+    import torch
+
+    from app.calculators import info_nce as calculator
+
+    q, d = info_nce_inputs()
+    parts = {key: [part.tolist() for part in np.split(a, RANKS)] for key, a in (("q", q), ("d", d))}
+    inputs = calculator.Inputs.model_validate(parts | {"tau": 0.07, "schemes": [SCHEME]})
+
+    def autograd() -> object:
+        tq, td = (torch.tensor(array, requires_grad=True) for array in (q, d))
+        loss = torch.nn.functional.cross_entropy(tq @ td.T / 0.07, torch.arange(QUERIES))
+        loss.backward()  # type: ignore[no-untyped-call]
+        return tq.grad, td.grad
+
+    print(f"info_nce, {QUERIES} × {DIMENSIONS} on {torch.get_num_threads()} threads")
+    ratio = seconds(lambda: calculator.compute(inputs), 3) / seconds(autograd, 3)
+    print(f"  compute ÷ torch autograd in float64: {ratio:.2f}")
+    child = subprocess.run([sys.executable, __file__, "memory"], capture_output=True, text=True, check=True)
+    print(f"  peak memory ÷ its logits matrix: {float(child.stdout) / (QUERIES * QUERIES * 8):.2f}")
+
+
+def info_nce_memory() -> None:
+    """In a process of its own: the peak of what `compute` allocates, in bytes."""
+    from app.calculators import info_nce as calculator
+
+    parts = {key: [part.tolist() for part in np.split(a, RANKS)] for key, a in zip("qd", info_nce_inputs(), strict=True)}
+    inputs = calculator.Inputs.model_validate(parts | {"tau": 0.07, "schemes": [SCHEME]})
+    tracemalloc.start()
+    calculator.compute(inputs)
+    print(tracemalloc.get_traced_memory()[1])
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["memory"]:
+        info_nce_memory()
+    else:
+        ledger()
+        info_nce()
