@@ -10,61 +10,36 @@ and a scheme (see `weighting`) is what an implementation computes in its place. 
 of a mean; that DDP averages over replicas is in the PyTorch documentation of DistributedDataParallel.
 """
 
-import math
-from collections.abc import Iterable
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema, model_validator
 
 from app.calculators.ledger_inputs import Cell, Columns, window_of
+from app.calculators.ledger_judgement import Added, Step, evaluate
+from app.calculators.ledger_results import CellRow, Result, Row, SchemeName, View, as_float
 from app.calculators.weighting import (
     Group,
     Scheme,
-    Weights,
-    accumulation_divisors,
     alike,
-    reduction_divisor,
-    weights,
 )
 from app.calculators.window import REPLICA, Window
 from app.contract import (
     MAX_LISTED_CELLS,
     MAX_RANKS,
     InputError,
+    Inputs as InputsBase,
     NonNegative,
+    Query as QueryBase,
     Real,
     Reason,
     Rows,
-    Table,
     blank_to_none,
-    fraction_text,
     rows_of,
 )
-from app.contract import (
-    Inputs as InputsBase,
-)
-from app.contract import (
-    Query as QueryBase,
-)
-from app.contract import (
-    Result as ResultBase,
-)
-
-SchemeName = Literal[
-    "P_over_N_then_ddp_mean",
-    "one_over_N_then_sum",
-    "replica_mean_then_ddp_mean",
-    "microstep_mean_div_K_then_ddp_mean",
-    "microstep_mean_summed_then_ddp_mean",
-    "one_over_N_then_ddp_mean",
-    "P_over_N_then_sum",
-    "P_over_N_extra_div_K",
-]
 
 _HALF = Fraction(1, 2)
 
@@ -168,92 +143,6 @@ class Query(QueryBase):
         return _per_unit(sizes, counts, gradients, None if self.losses is None else _flat(self.losses))
 
 
-class Reference(ResultBase):
-    """The mean over the window. `cell_weights[r][k]` = n_rk / N."""
-
-    defined: bool
-    grad: float | list[float] | None
-    grad_exact: str | list[str] | None
-    loss: float | None
-    cell_weights: list[list[float]] | None
-    theta_after_sgd: float | list[float] | None
-    decision: Literal["update", "skip_all_replicas"]
-    reason: Reason | None
-
-
-class SchemeResult(ResultBase):
-    """What one scheme computes, against the reference.
-
-    `ratio_to_reference` and `sign_flipped` speak of scalar gradients, `cosine_with_reference` of vectors; they are null
-    where the scheme or the reference is undefined, or the reference is 0.
-    """
-
-    defined: bool
-    grad: float | list[float] | None
-    grad_exact: str | list[str] | None
-    reported_loss: float | None
-    ratio_to_reference: float | None
-    sign_flipped: bool | None
-    cosine_with_reference: float | None
-    matches_reference: bool | None
-    theta_after_sgd: float | list[float] | None
-    reason: Reason | None
-
-
-class Result(ResultBase):
-    """`N` is the mass of the window; one entry of `schemes` a scheme, by name."""
-
-    N: float
-    reference: Reference
-    schemes: dict[str, SchemeResult]
-
-    def tables(self) -> list[Table]:
-        header = ("scheme", "defined", "grad", "reported_loss", "ratio_to_reference", "matches_reference", "reason")
-        rows: list[tuple[Any, ...]] = [("reference", *_csv(self.reference, "loss"), None, None, self.reference.reason)]
-        rows += [
-            (name, *_csv(s, "reported_loss"), s.ratio_to_reference, s.matches_reference, s.reason)
-            for name, s in self.schemes.items()
-        ]
-        return [Table(header=header, rows=rows)]
-
-
-class Row(ResultBase):
-    """One replica: its mass, its gradient per unit and in sum, its right weight n_r/N, and what the scheme gives it."""
-
-    name: str
-    n: float
-    gradient: float | None
-    gradient_sum: float
-    weight: float | None
-    current_weight: float | None
-    reason: Reason | None
-
-
-class CellRow(ResultBase):
-    """One cell: the weight of each of its tokens, right (1/N) and under the chosen scheme."""
-
-    replica: int
-    microstep: int
-    n: float
-    token_weight: float | None
-    current_token_weight: float | None
-
-
-class View(Result):
-    """What the panel shows: the chosen scheme beside the reference, replica by replica and cell by cell."""
-
-    selected: SchemeName
-    current: SchemeResult
-    rows: list[Row]
-    cells: list[CellRow] | None
-    decision: Literal["update", "skip_all_replicas", "undefined"]
-
-    def tables(self) -> list[Table]:
-        header = ("replica", "n", "gradient", "gradient_sum", "weight", "current_weight")
-        rows = [(r.name, r.n, r.gradient, r.gradient_sum, r.weight, r.current_weight) for r in self.rows]
-        return [Table(header=header, rows=rows), *super().tables()]
-
-
 @lru_cache(maxsize=64)
 def _named(sizes: tuple[int, ...]) -> tuple[Group, ...]:
     return alike(NAMED_SCHEMES.values(), Window.shaped(sizes))
@@ -268,15 +157,15 @@ def compute(inputs: Inputs) -> Result:
             raise InputError(en, zh, field="schemes", code="duplicate")
     window = window_of(inputs.microsteps)
     groups = alike(inputs.schemes, window)
-    return _evaluate(window, groups, _Step.of(inputs, window), _Added.of(inputs, window))[0]
+    return evaluate(window, groups, _step_of(inputs, window), _added_of(inputs, window))[0]
 
 
 def panel(query: Query) -> View:
     """The panel's state: the eight named schemes, and the chosen one replica by replica."""
     window, per_unit = query.window()
-    step = _Step(query.theta, query.lr)
+    step = Step(query.theta, query.lr)
     try:
-        result, weighting = _evaluate(window, _named(window.sizes), step, None)
+        result, weighting = evaluate(window, _named(window.sizes), step, None)
         weight = weighting[query.scheme]
         current = None if weight.scale is None else weight.over_cells(window)
         rows = _rows(window, per_unit, current, weight.reason)
@@ -297,45 +186,21 @@ def panel(query: Query) -> View:
     )
 
 
-@dataclass(frozen=True)
-class _Step:
-    """A plain SGD step: θ − lr·g."""
-
-    theta: Any
-    lr: Any
-
-    @classmethod
-    def of(cls, inputs: Inputs, window: Window) -> "_Step | None":
-        if inputs.theta0 is None and inputs.sgd_lr is None:
-            return None
-        for name in ("theta0", "sgd_lr"):
-            if getattr(inputs, name) is None:
-                en, zh = "is needed for the step (with theta0 and sgd_lr)", "缺失：theta0 与 sgd_lr 须一起给出"
-                raise InputError(en, zh, field=name, code="missing")
-        return cls(_like_gradient(inputs.theta0, window, "theta0"), window.number(inputs.sgd_lr or 0))
-
-    def after(self, gradient: Any) -> Any:
-        if isinstance(gradient, Fraction):  # one rounding, and none of the reductions between
-            theta, lr = self.theta, self.lr
-            below = lr.denominator * gradient.denominator
-            above = theta.numerator * below - lr.numerator * gradient.numerator * theta.denominator
-            return _divided(above, theta.denominator * below)
-        return None if gradient is None else _out(self.theta - self.lr * gradient)
+def _step_of(inputs: Inputs, window: Window) -> Step | None:
+    if inputs.theta0 is None and inputs.sgd_lr is None:
+        return None
+    for name in ("theta0", "sgd_lr"):
+        if getattr(inputs, name) is None:
+            en, zh = "is needed for the step (with theta0 and sgd_lr)", "缺失：theta0 与 sgd_lr 须一起给出"
+            raise InputError(en, zh, field=name, code="missing")
+    return Step(_like_gradient(inputs.theta0, window, "theta0"), window.number(inputs.sgd_lr or 0))
 
 
-@dataclass(frozen=True)
-class _Added:
-    """The regulariser's gradient and value, as the objective holds them once."""
-
-    gradient: Any
-    value: Any
-
-    @classmethod
-    def of(cls, inputs: Inputs, window: Window) -> "_Added | None":
-        if inputs.regularizer is None:
-            return None
-        gradient = _like_gradient(inputs.regularizer.g, window, ("regularizer", "g"))
-        return cls(gradient, window.number(inputs.regularizer.value))
+def _added_of(inputs: Inputs, window: Window) -> Added | None:
+    if inputs.regularizer is None:
+        return None
+    gradient = _like_gradient(inputs.regularizer.g, window, ("regularizer", "g"))
+    return Added(gradient, window.number(inputs.regularizer.value))
 
 
 def _like_gradient(value: Any, window: Window, field: str | tuple[str, ...]) -> Any:
@@ -347,143 +212,6 @@ def _like_gradient(value: Any, window: Window, field: str | tuple[str, ...]) -> 
             "needs as many values as the gradient", "的长度须与梯度相同", field=field, code="shape_mismatch"
         )
     return window.numbers(value)
-
-
-def _evaluate(
-    window: Window, groups: Iterable[Group], step: _Step | None, added: _Added | None
-) -> tuple[Result, dict[str, Weights]]:
-    """The result, and the weights behind every scheme."""
-    defined = window.total != 0
-    target = window.total_gradient / window.total if defined else None
-    loss = window.total_loss / window.total if defined and window.loss_sums is not None else None
-    if added and defined:
-        target, loss = target + added.gradient, None if loss is None else loss + added.value
-    grad = _out(target)
-    judge = _Judge(window, grad, step)
-    weighting: dict[str, Weights] = {}
-    results: dict[str, SchemeResult] = {}
-    for group in groups:
-        weight = weights(group, window)
-        applied = _applied(group.schemes[0], weight, window, added)
-        result = judge.result(*applied)
-        for scheme in group.schemes:
-            weighting[scheme.name], results[scheme.name] = weight, result
-    listed = defined and len(window.counts) <= MAX_LISTED_CELLS
-    reference = Reference(
-        defined=defined,
-        grad=grad,
-        grad_exact=_text(target),
-        loss=_out(loss),
-        cell_weights=window.nested((window.counts.astype(float) / float(window.total)).tolist()) if listed else None,
-        theta_after_sgd=step.after(target) if step else None,
-        decision="update" if defined else "skip_all_replicas",
-        reason=None if defined else "zero_count",
-    )
-    return Result(N=_out(window.total), reference=reference, schemes=results), weighting
-
-
-def _applied(scheme: Scheme, weight: Weights, window: Window, added: _Added | None) -> tuple[Any, Any, Reason | None]:
-    """Gradient, loss and (where there is neither) the reason, of a scheme."""
-    if weight.scale is None:
-        return None, None, weight.reason
-    gradient, loss = weight.gradient(window), weight.loss(window)
-    if added and scheme.regularizer_per != "none":
-        times = window.replicas if scheme.regularizer_per == "replica" else _microsteps(scheme, window)
-        times = window.number(times) / reduction_divisor(scheme, window)
-        gradient, loss = gradient + times * added.gradient, None if loss is None else loss + times * added.value
-    return gradient, loss, None
-
-
-def _microsteps(scheme: Scheme, window: Window) -> Any:
-    """How many times a term counts that every microstep adds, each divided like its loss."""
-    return sum(window.numbers(window.sizes) / accumulation_divisors(scheme, window))
-
-
-@dataclass(frozen=True)
-class _Judge:
-    """Compares a scheme's gradient with the reference's."""
-
-    window: Window
-    grad: Any
-    step: _Step | None
-
-    def result(self, gradient: Any, loss: Any, reason: Reason | None) -> SchemeResult:
-        grad = _out(gradient)
-        ratio, cosine, matches = None, None, None
-        if grad is not None and self.grad is not None:
-            matches = self._matches(grad)
-            if isinstance(grad, list):
-                cosine = _cosine(grad, self.grad)
-            elif self.grad:
-                ratio = _out(grad / self.grad)
-            if ratio is None and cosine is None:
-                reason = "zero_reference"
-        return SchemeResult(
-            defined=grad is not None,
-            grad=grad,
-            grad_exact=_text(gradient),
-            reported_loss=_out(loss),
-            ratio_to_reference=ratio,
-            sign_flipped=None if ratio is None else ratio < 0,
-            cosine_with_reference=cosine,
-            matches_reference=matches,
-            theta_after_sgd=self.step.after(gradient) if self.step else None,
-            reason=reason,
-        )
-
-    def _matches(self, grad: Any) -> bool:
-        """Equal within 1e-9 of the reference's largest entry (and float64's rounding of the sums, where inexact)."""
-        if isinstance(grad, list):
-            difference, size = float(np.abs(np.subtract(grad, self.grad)).max()), float(np.abs(self.grad).max())
-        else:
-            difference, size = abs(grad - self.grad), abs(self.grad)
-        if difference <= 1e-9 * size or self.window.is_exact:
-            return difference <= 1e-9 * size
-        rounding = np.max(self.window.absolute_gradient) / self.window.total
-        return difference <= 1e-9 * size + 1e-14 * float(rounding)
-
-
-def _cosine(a: list[float], b: list[float]) -> float | None:
-    """None where either vector is 0."""
-    lengths = float(np.linalg.norm(a) * np.linalg.norm(b))
-    return float(np.dot(a, b)) / lengths if lengths > 0 else None
-
-
-def _out(value: Any) -> Any:
-    """A float, or a list of them; InputError where float64 cannot hold it."""
-    if value is None:
-        return None
-    if isinstance(value, np.ndarray):
-        return [_out(entry) for entry in value]
-    return _divided(*value.as_integer_ratio()) if type(value) is Fraction else _finite(float(value))
-
-
-def _divided(above: int, below: int) -> float:
-    try:
-        return above / below
-    except OverflowError:
-        return _finite(math.inf)
-
-
-def _finite(number: float) -> float:
-    if not math.isfinite(number):
-        en, zh = "lead to a result beyond float64's range", "得到的结果超出 float64 的范围"
-        raise InputError(en, zh, field="microsteps", code="number_range")
-    return number
-
-
-def _text(value: Any) -> Any:
-    """The exact fraction, or a list of them; None for float64 values."""
-    if isinstance(value, Fraction):
-        return fraction_text(value)
-    if isinstance(value, np.ndarray) and value.dtype == object:
-        return [fraction_text(entry) for entry in value]
-    return None
-
-
-def _csv(entry: Reference | SchemeResult, loss: str) -> tuple[Any, ...]:
-    gradient = entry.grad if not isinstance(entry.grad, list) else " ".join(map(repr, entry.grad))
-    return entry.defined, gradient, getattr(entry, loss)
 
 
 def _per_unit(
@@ -510,8 +238,8 @@ def _rows(
         Row(
             name=chr(ord("A") + r) if window.replicas <= 26 else str(r),
             n=n,
-            gradient=_out(gradients[r]),
-            gradient_sum=_out(sums[r]),
+            gradient=as_float(gradients[r]),
+            gradient_sum=as_float(sums[r]),
             weight=right[r] if right else None,
             current_weight=given[r] if given else None,
             reason=reason if right else "zero_count",
