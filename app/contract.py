@@ -10,7 +10,16 @@ from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetPydanticSchema, PlainSerializer, WithJsonSchema
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetPydanticSchema,
+    PlainSerializer,
+    PlainValidator,
+    WithJsonSchema,
+)
 from pydantic_core import core_schema
 
 MAX_RANKS = 4_096
@@ -125,11 +134,30 @@ def _in_range(value: Fraction) -> Fraction:
     return value
 
 
+def as_float(value: object) -> float:
+    """The float64 nearest to `exact(value)`; a short way for what the millions of numbers of a large body are."""
+    if type(value) is float and math.isfinite(value):
+        return value + 0.0
+    if type(value) is str and len(value) <= 40 and _NUMBER_RE.fullmatch(value):
+        number = float(value)
+        if 1e-300 < abs(number) < 1e300:  # near the ends `exact` tells what rounds into float64 from what is beyond
+            return number
+    return float(exact(value))
+
+
 def extended(value: object) -> float:
     """A float64 that may be non-finite, written as the string `inf`, `-inf` or `nan`."""
     if isinstance(value, str) and value.strip().lower() in ("inf", "+inf", "-inf", "nan"):
         return float(value)
-    return float(exact(value))
+    return as_float(value)
+
+
+def whole(value: object) -> int:
+    """An integer; `2.0` and `"4/2"` are one too."""
+    number = exact(value)
+    if number.denominator != 1:
+        raise InputError("must be a whole number", "应是整数", code="int_from_float")
+    return number.numerator
 
 
 def not_negative(value: object) -> Fraction:
@@ -189,6 +217,13 @@ raw_number_schema = core_schema.union_schema(
     custom_error_message="must be a finite number, or its text",
 )
 
+RawExtended = Annotated[
+    int | float | str,
+    GetPydanticSchema(lambda _source, _handler: raw_number_schema),
+    WithJsonSchema(_extended_schema),
+]
+"""As RawNumber; the texts `inf`, `-inf` and `nan` will be read too."""
+
 Rows = tuple[tuple[Fraction, ...], ...]
 ExtendedRows = tuple[tuple[float, ...], ...]
 
@@ -226,6 +261,19 @@ def _cell(parse: Callable[[object], _Number], cell: object, row: int, column: in
     except InputError as error:
         place_en, place_zh = f"row {row + 1}, value {column + 1} ", f"第 {row + 1} 行第 {column + 1} 个值"
         raise InputError(place_en + error.en, place_zh + error.zh, code=error.code) from None
+
+
+def write_rows(rows: Iterable[Iterable[Fraction | float]]) -> str:
+    """`2,3;8,0`: what `split_rows` cuts."""
+    return ";".join(",".join(map(str, row)) for row in rows)
+
+
+_write_rows = PlainSerializer(write_rows, return_type=str, when_used="json")
+RowsText = Annotated[Rows, PlainValidator(rows_of), _write_rows, WithJsonSchema({"type": "string"})]
+"""A GET field with rows of numbers: `;` or a newline between rows, `,` or a tab between values."""
+ExtendedRowsText = Annotated[
+    ExtendedRows, PlainValidator(extended_rows_of), _write_rows, WithJsonSchema({"type": "string"})
+]
 
 
 def blank_to_none(value: object) -> object:

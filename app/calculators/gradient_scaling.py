@@ -23,13 +23,18 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, WithJsonSchema, model_validator
 
-from app.contract import InputError, Table, exact, fraction_text
-from app.contract import Inputs as InputsBase
-from app.contract import Query as QueryBase
-from app.contract import Result as ResultBase
+from app.contract import (
+    MAX_RANKS,
+    InputError,
+    Inputs as InputsBase,
+    Query as QueryBase,
+    Result as ResultBase,
+    Table,
+    fraction_text,
+    whole,
+)
 
 MAX_BATCH = 10**9
-MAX_REPLICAS = 4_096
 
 StageName = Literal["local", "accumulated", "reduced", "final"]
 Relative = Literal["micro_batch_mean", "replica_mean", "g_star"]
@@ -37,14 +42,12 @@ Relative = Literal["micro_batch_mean", "replica_mean", "g_star"]
 
 def _count(largest: int) -> Callable[[object], int]:
     def read(value: object) -> int:
-        number = exact(value)
-        if number.denominator != 1:
-            raise InputError("must be a whole number", "应是整数", code="int_from_float")
+        number = whole(value)
         if number < 1:
             raise InputError("must be 1 or more", "不能小于 1", code="greater_than_equal")
         if number > largest:
             raise InputError(f"must be at most {largest:,}", f"不能大于 {largest:,}", code="less_than_equal")
-        return number.numerator
+        return number
 
     return read
 
@@ -54,7 +57,7 @@ def _count_schema(largest: int) -> WithJsonSchema:
 
 
 Samples = Annotated[int, BeforeValidator(_count(MAX_BATCH)), _count_schema(MAX_BATCH)]
-Replicas = Annotated[int, BeforeValidator(_count(MAX_REPLICAS)), _count_schema(MAX_REPLICAS)]
+Replicas = Annotated[int, BeforeValidator(_count(MAX_RANKS)), _count_schema(MAX_RANKS)]
 
 
 class Inputs(InputsBase):

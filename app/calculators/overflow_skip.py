@@ -6,124 +6,43 @@ every rank then holds the same); without it the ranks hold shards. A rank's flag
 non-finite. An unflagged step is plain SGD, w' = w - lr·(scaled / S_r).
 
 Coordinated: the flags are combined, any flag makes all ranks skip and all scales back off. Uncoordinated: each rank
-follows its own flag. The scaler's rule is that of `torch.amp.GradScaler` (documentation; defaults of torch 2.13):
-on a skip S·0.5 and the growth tracker 0; on a step the tracker goes up by one, and where it then equals
-`growth_interval`, S·2 and the tracker 0. A tracker that is already past the interval therefore never grows the scale.
-A static scale has no such rule: neither scale nor tracker changes.
+follows its own flag. How a scale moves is in `loss_scaler`. Not modelled: the optimizer's own state.
 
 Shapes: all rows of one rank have the same length d_r (without `reduce` d_r may differ); plain numbers, float64 out.
-Not modelled: the optimizer's own state, and the float32 in which GradScaler keeps its scale.
 """
 
-from bisect import bisect_right
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from fractions import Fraction
-from itertools import accumulate, chain, pairwise
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
-from pydantic import BeforeValidator, Field, GetPydanticSchema, PlainSerializer, StrictBool, WithJsonSchema
+from pydantic import BeforeValidator, Field, StrictBool
 
+from app.calculators.loss_scaler import Flags, LossScaler, Scales, ScaleText
+from app.calculators.scaled_gradients import ScaledGradients
 from app.contract import (
-    MAX_CELLS,
-    MAX_LISTED_CELLS,
     MAX_RANKS,
+    ExtendedRowsText,
     InputError,
+    Inputs as InputsBase,
     NonFinite,
+    Query as QueryBase,
+    RawExtended,
     RawNumber,
     Real,
     Reason,
-    Rows,
+    Result as ResultBase,
+    RowsText,
     Table,
-    exact,
-    extended,
-    extended_rows_of,
     finite_or_name,
-    number_schema,
-    positive,
-    raw_number_schema,
-    rows_of,
-    split_rows,
+    whole,
 )
-from app.contract import Inputs as InputsBase
-from app.contract import Query as QueryBase
-from app.contract import Result as ResultBase
 
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 Value = float | NonFinite
 Decision = Literal["step", "skip"]
 
-GROWTH_FACTOR = 2.0
-BACKOFF_FACTOR = 0.5
 MAX_STEPS = 2**31 - 1
 """The largest growth interval and tracker."""
-
-RawExtended = Annotated[
-    int | float | str,
-    GetPydanticSchema(lambda _source, _handler: raw_number_schema),
-    WithJsonSchema({"anyOf": [number_schema(), {"enum": ["inf", "-inf", "nan"]}]}),
-]
-"""A gradient value as typed; `inf`, `-inf` and `nan` are allowed."""
-
-
-def _whole(value: object) -> int:
-    number = exact(value)
-    if number.denominator != 1:
-        raise InputError("must be a whole number", "应是整数", code="int_from_float")
-    return number.numerator
-
-
-def _scales(value: object) -> tuple[Fraction, ...]:
-    """One scale, or a list with one for each rank."""
-    if not isinstance(value, list | tuple):
-        return (positive(value),)
-    scales = []
-    try:
-        for scale in value:
-            scales.append(positive(scale))
-    except InputError as error:
-        place_en, place_zh = f"value {len(scales) + 1} ", f"第 {len(scales) + 1} 个值"
-        raise InputError(place_en + error.en, place_zh + error.zh, code=error.code) from None
-    return tuple(scales)
-
-
-def _scales_in_text(value: object) -> tuple[Fraction, ...]:
-    """`65536`, or `8;4` or `8,4`."""
-    cells = [cell for row in split_rows(value) for cell in row] if isinstance(value, str) else [value]
-    return _scales(cells[0] if len(cells) == 1 else cells)
-
-
-def _write_rows(rows: tuple[tuple[Fraction | float, ...], ...]) -> str:
-    return ";".join(",".join(str(value) for value in row) for row in rows)
-
-
-_ONE_SCALE = number_schema(exclusiveMinimum=0)
-Scales = Annotated[
-    tuple[Fraction, ...],
-    BeforeValidator(_scales),
-    WithJsonSchema({"anyOf": [_ONE_SCALE, {"type": "array", "items": _ONE_SCALE, "maxItems": MAX_RANKS}]}),
-]
-ScaleText = Annotated[
-    tuple[Fraction, ...],
-    BeforeValidator(_scales_in_text),
-    PlainSerializer(lambda scales: ";".join(map(str, scales)), when_used="json"),
-    WithJsonSchema({"anyOf": [_ONE_SCALE, {"type": "string", "examples": ["65536", "8;4"]}]}),
-]
-GradientRows = Annotated[
-    tuple[tuple[Annotated[float, Field(allow_inf_nan=True)], ...], ...],
-    BeforeValidator(extended_rows_of),
-    PlainSerializer(_write_rows, when_used="json"),
-    WithJsonSchema({"type": "string", "examples": ["inf;65536"]}),
-]
-ParamRows = Annotated[
-    Rows,
-    BeforeValidator(rows_of),
-    PlainSerializer(_write_rows, when_used="json"),
-    WithJsonSchema({"type": "string", "examples": ["1;1"]}),
-]
 
 
 class Inputs(InputsBase):
@@ -138,25 +57,25 @@ class Inputs(InputsBase):
     scale: Scales
     lr: Real
     reduce: Literal["mean", "sum"] | None = None
-    growth_interval: Annotated[int, Field(ge=1, le=MAX_STEPS), BeforeValidator(_whole)] = 2000
-    growth_tracker: Annotated[int, Field(ge=0, le=MAX_STEPS), BeforeValidator(_whole)] = 0
+    growth_interval: Annotated[int, Field(ge=1, le=MAX_STEPS), BeforeValidator(whole)] = 2000
+    growth_tracker: Annotated[int, Field(ge=0, le=MAX_STEPS), BeforeValidator(whole)] = 0
     static_scale: StrictBool = False
 
 
 class Query(QueryBase):
     """The panel: scaled gradients, scale and parameters, rank by rank."""
 
-    scaled_grads: GradientRows = Field(default="inf;65536", validate_default=True)
+    scaled_grads: ExtendedRowsText = Field(default="inf;65536", validate_default=True)
     scale: ScaleText = Field(default="65536", validate_default=True)
-    params: ParamRows = Field(default="1;1", validate_default=True)
+    params: RowsText = Field(default="1;1", validate_default=True)
     lr: Real = Fraction(1, 10)
 
     def inputs(self) -> Inputs:
         """The body that these fields stand for."""
-        if len(self.scaled_grads) > MAX_RANKS:
-            raise _too_many("scaled_grads", f"{MAX_RANKS:,} rows (ranks)", f"{MAX_RANKS:,} 行（rank）")
-        if len(self.params) > MAX_RANKS:
-            raise _too_many("params", f"{MAX_RANKS:,} rows (ranks)", f"{MAX_RANKS:,} 行（rank）")
+        for field in ("scaled_grads", "params"):
+            if len(getattr(self, field)) > MAX_RANKS:
+                en, zh = f"have more than {MAX_RANKS:,} rows (ranks)", f"超过 {MAX_RANKS:,} 行（rank）"
+                raise InputError(en, zh, field=field, code="too_long")
         return Inputs(
             scaled_grads=[[finite_or_name(value) for value in row] for row in self.scaled_grads],
             params=[[float(value) for value in row] for row in self.params],
@@ -270,146 +189,6 @@ class View(Result):
         return [Table(header=tuple(Row.model_fields), rows=rows), *super().tables()]
 
 
-@dataclass(frozen=True, eq=False)
-class _Ranks:
-    """What all ranks hold, laid end to end: `held` (after the reduction), `unscaled` and `param` have one entry an
-    element, `scale` and the flags one a rank."""
-
-    size: NDArray[np.int64]
-    held: Floats
-    unscaled: Floats
-    param: Floats
-    scale: Floats
-    before: Flags
-    after: Flags
-
-    @classmethod
-    def of(cls, inputs: Inputs) -> "_Ranks":
-        _check_shapes(inputs)
-        size = np.array([len(row) for row in inputs.scaled_grads], dtype=np.int64)
-        given = _floats(inputs.scaled_grads, extended, "scaled_grads")
-        held = given if inputs.reduce is None else _reduced(given.reshape(len(size), -1), inputs.reduce)
-        scale = np.broadcast_to(np.array([float(value) for value in inputs.scale]), len(size))
-        unscaled = held / np.repeat(scale, size)
-        finite = np.isfinite(held)
-        if not np.isfinite(unscaled[finite]).all():
-            raise _beyond("scale", "takes an unscaled gradient", "使还原后的梯度")
-        return cls(
-            size=size,
-            held=held,
-            unscaled=unscaled,
-            param=_floats(inputs.params, exact, "params"),
-            scale=scale,
-            before=_any_by_rank(~np.isfinite(given), size),
-            after=_any_by_rank(~finite, size),
-        )
-
-    def step(self, flags: Flags, lr: float) -> Floats:
-        """The parameters after SGD on the ranks without a flag."""
-        stepping = np.repeat(~flags, self.size)
-        after = np.where(stepping, self.param - lr * self.unscaled, self.param)
-        if not np.isfinite(after).all():
-            raise _beyond("lr", "takes a parameter", "使参数")
-        return after
-
-    def nested(self, values: Floats) -> list[list[float]] | None:
-        if max(len(values), len(self.size)) > MAX_LISTED_CELLS:
-            return None
-        flat = values.tolist()
-        return [flat[a:b] for a, b in pairwise([0, *np.cumsum(self.size).tolist()])]
-
-    def equal(self, values: Floats) -> bool:
-        """Whether all ranks hold the same values; for ranks of one length."""
-        rows = values.reshape(len(self.size), -1)
-        return bool((rows == rows[0]).all())
-
-
-def _too_many(field: str, limit_en: str, limit_zh: str) -> InputError:
-    return InputError(f"have more than {limit_en}", f"超过 {limit_zh}", field=field, code="too_long")
-
-
-def _beyond(field: str, en: str, zh: str) -> InputError:
-    return InputError(f"{en} out of float64", f"{zh}超出 float64 的范围", field=field, code="number_range")
-
-
-def _check_shapes(inputs: Inputs) -> None:
-    """One scale, or one for each rank; parameters like gradients; a rectangle where ranks are reduced."""
-    sizes, count = [len(row) for row in inputs.scaled_grads], len(inputs.scaled_grads)
-    if sum(sizes) > MAX_CELLS:
-        raise _too_many("scaled_grads", f"{MAX_CELLS:,} values", f"{MAX_CELLS:,} 个值")
-    if len(inputs.scale) not in (1, count):
-        en = f"has {len(inputs.scale)} values: give one, or one for each of the {count} ranks"
-        zh = f"有 {len(inputs.scale)} 个值：应为一个，或 {count} 个 rank 各一个"
-        raise InputError(en, zh, field="scale", code="shape_mismatch")
-    if len(inputs.params) != count:
-        en = f"have {len(inputs.params)} rows, but scaled_grads {count}: one for each rank"
-        zh = f"有 {len(inputs.params)} 行，而 scaled_grads 有 {count} 行：每个 rank 一行"
-        raise InputError(en, zh, field="params", code="shape_mismatch")
-    for r, (row, size) in enumerate(zip(inputs.params, sizes, strict=True)):
-        if len(row) != size:
-            en = f"of rank {r} have {len(row)} values, but its scaled_grads {size}"
-            zh = f"在 rank {r} 有 {len(row)} 个值，而它的 scaled_grads 有 {size} 个"
-            raise InputError(en, zh, field=("params", r), code="shape_mismatch")
-        if inputs.reduce is not None and size != sizes[0]:
-            en = f"of rank {r} have {size} values, rank 0 has {sizes[0]}: a reduction needs as many on every rank"
-            zh = f"在 rank {r} 有 {size} 个值，rank 0 有 {sizes[0]} 个：归约要求各 rank 个数相同"
-            raise InputError(en, zh, field=("scaled_grads", r), code="shape_mismatch")
-
-
-def _reduced(rows: Floats, operation: Literal["mean", "sum"]) -> Floats:
-    """What every rank holds after the reduction over ranks, laid end to end."""
-    total = rows.sum(axis=0)
-    if not np.isfinite(total[np.isfinite(rows).all(axis=0)]).all():
-        raise _beyond("scaled_grads", "have a sum over ranks that goes", "在各 rank 上的和")
-    return np.tile(total / len(rows) if operation == "mean" else total, len(rows))
-
-
-def _any_by_rank(flags: Flags, size: NDArray[np.int64]) -> Flags:
-    ranks = np.repeat(np.arange(len(size)), size)
-    return np.bincount(ranks[flags], minlength=len(size)) > 0
-
-
-def _floats(lists: list[list[int | float | str]], read: Callable[[object], Fraction | float], field: str) -> Floats:
-    """All lists end to end as float64; InputError names the rank and the entry's place in it."""
-    flat = list(chain.from_iterable(lists))
-    if str not in set(map(type, flat)):
-        try:
-            return np.array(flat, dtype=np.float64)
-        except OverflowError:
-            pass  # an integer beyond float64: the reading below names its place
-    numbers: list[float] = []
-    try:
-        numbers.extend(value if type(value) is float else float(read(value)) for value in flat)
-    except InputError as error:
-        ends = list(accumulate(map(len, lists), initial=0))
-        index = bisect_right(ends, len(numbers)) - 1
-        raise InputError(
-            error.en, error.zh, field=(field, index, len(numbers) - ends[index]), code=error.code
-        ) from None
-    return np.array(numbers, dtype=np.float64)
-
-
-@dataclass(frozen=True)
-class _Scaler:
-    """The scaler's rule, applied on each rank by the flag that it follows."""
-
-    tracker: int
-    interval: int
-    static: bool
-
-    def update(self, scale: Floats, flags: Flags) -> tuple[list[float], list[int]]:
-        """The next scale and growth tracker of every rank."""
-        if self.static:
-            return scale.tolist(), [self.tracker] * len(scale)
-        grown = self.tracker + 1 == self.interval
-        factors = np.where(flags, BACKOFF_FACTOR, GROWTH_FACTOR if grown else 1.0)
-        after = scale * factors
-        if not np.isfinite(after).all() or (after == 0).any():
-            raise _beyond("scale", "would grow or back off", "增长或回退后")
-        stepped = 0 if grown else self.tracker + 1
-        return after.tolist(), np.where(flags, 0, stepped).tolist()
-
-
 def _decisions(flags: Flags) -> list[Decision]:
     return ["skip" if flag else "step" for flag in flags.tolist()]
 
@@ -420,9 +199,9 @@ def compute(inputs: Inputs) -> Result:
     return _evaluate(inputs)[0]
 
 
-def _evaluate(inputs: Inputs) -> tuple[Result, _Ranks]:
-    ranks = _Ranks.of(inputs)
-    scaler = _Scaler(inputs.growth_tracker, inputs.growth_interval, inputs.static_scale)
+def _evaluate(inputs: Inputs) -> tuple[Result, ScaledGradients]:
+    ranks = ScaledGradients.of(inputs.scaled_grads, inputs.params, inputs.scale, inputs.reduce)
+    scaler = LossScaler(inputs.growth_tracker, inputs.growth_interval, inputs.static_scale)
     lr, alone = float(inputs.lr), ranks.after
     together = np.full(len(alone), alone.any())
     scale_together, tracker_together = scaler.update(ranks.scale, together)
@@ -467,7 +246,7 @@ def panel(query: Query) -> View:
     return View(**dict(result), rows=list(_rows(result, ranks)) if result.coordinated.params is not None else None)
 
 
-def _rows(result: Result, ranks: _Ranks) -> Iterator[Row]:
+def _rows(result: Result, ranks: ScaledGradients) -> Iterator[Row]:
     together, alone = result.coordinated, result.uncoordinated
     held, unscaled, param = (ranks.nested(values) or [] for values in (ranks.held, ranks.unscaled, ranks.param))
     assert together.params is not None

@@ -13,14 +13,17 @@ summed as −Σ of the other probabilities, so that a loss of 1e-13 has a gradie
 Arrays are float64. Results that float64 cannot hold come out as inf or nan: callers check, with warnings off.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import cached_property
+from itertools import accumulate, groupby
 
 import numpy as np
 import numpy.typing as npt
 
-Array = npt.NDArray[np.float64]
+from app.calculators.ragged import Floats
+
 Indices = npt.NDArray[np.intp]
 
 BLOCK = 1 << 20
@@ -31,19 +34,19 @@ BLOCK = 1 << 20
 class Block:
     """Some rows of the table. G = signed / total[:, None]."""
 
-    differences: Array
+    differences: Floats
     """logit − the row's largest, [rows, columns]."""
-    signed: Array
+    signed: Floats
     """exp(differences), and at the label −`others`, [rows, columns]."""
-    label_difference: Array
-    label_weight: Array
+    label_difference: Floats
+    label_weight: Floats
     """exp(label_difference), [rows]."""
-    others: Array
+    others: Floats
     """Σ exp(differences) over all columns but the label, [rows]."""
-    total: Array
+    total: Floats
 
     @classmethod
-    def of(cls, similarities: Array, labels: Indices, scale: float) -> "Block":
+    def of(cls, similarities: Floats, labels: Indices, scale: float) -> "Block":
         """From ⟨x_i, y_j⟩, which is overwritten."""
         rows = np.arange(len(labels))
         differences = similarities
@@ -56,7 +59,7 @@ class Block:
         signed[rows, labels] = -others
         return cls(differences, signed, differences[rows, labels], label_weight, others, others + label_weight)
 
-    def loss(self) -> Array:
+    def loss(self) -> Floats:
         """ℓ_i, with all its digits both when the label has nearly everything and when it has next to nothing."""
         usual = self.label_difference > -600.0
         return np.where(
@@ -65,13 +68,13 @@ class Block:
             np.log(self.total) - self.label_difference,
         )
 
-    def probabilities(self, labels: Indices) -> Array:
+    def probabilities(self, labels: Indices) -> Floats:
         """p_ij, [rows, columns]."""
         weights = self.signed.copy()
         weights[np.arange(len(labels)), labels] = self.label_weight
         return weights / self.total[:, None]
 
-    def derivative(self) -> Array:
+    def derivative(self) -> Floats:
         """G_ij, [rows, columns]."""
         return self.signed / self.total[:, None]
 
@@ -80,57 +83,47 @@ class Block:
 class Sums:
     """What a table leaves behind, for N rows and M columns of D dimensions, and K weightings w_k of the rows.
 
-    Gradients lack the factor s, and w_0 = 1. The magnitudes are sums of absolute values of the terms:
-    what rounding errors are proportional to where terms cancel.
+    Gradients lack the factor s, and w_0 = 1.
     """
 
-    loss: Array
+    loss: Floats
     """ℓ_i, [N]."""
-    row_gradient: Array
-    """Σ_j G_ij y_j, [N, D]."""
-    column_gradient: Array
-    """Σ_i w_k[i] G_ij x_i, [K, M, D]."""
-    own_gradient: Array | None
-    """Σ over the rows i of the column's own rank of G_ij x_i, [M, D]."""
-    scale_gradient: Array
+    scale_gradient: Floats
     """∂ℓ_i/∂log s = Σ_j G_ij logit_ij, [N]."""
-    row_magnitude: Array
-    """Σ_j |G_ij|, [N]."""
-    column_magnitude: Array
-    """Σ_i |G_ij|·‖x_i‖, [M]."""
-    scale_magnitude: Array
-    """Σ_j |G_ij|·(the row's largest logit − logit_ij), [N]."""
+    row_gradient: Floats
+    """Σ_j G_ij y_j, [N, D]."""
+    column_gradient: Floats
+    """Σ_i w_k[i] G_ij x_i, [K, M, D]."""
+    own_gradient: Floats | None
+    """Σ over the rows i of the column's own rank of G_ij x_i, [M, D]."""
 
     @classmethod
     def empty(cls, rows: int, columns: int, dimensions: int, weightings: int, own: bool) -> "Sums":
         """Zeros, to add to."""
         return cls(
             loss=np.zeros(rows),
+            scale_gradient=np.zeros(rows),
             row_gradient=np.zeros((rows, dimensions)),
             column_gradient=np.zeros((weightings, columns, dimensions)),
             own_gradient=np.zeros((columns, dimensions)) if own else None,
-            scale_gradient=np.zeros(rows),
-            row_magnitude=np.zeros(rows),
-            column_magnitude=np.zeros(columns),
-            scale_magnitude=np.zeros(rows),
         )
 
     def keep_rows(self, rows: slice, block: Block) -> None:
         """Note what belongs to the rows alone."""
         self.loss[rows] = block.loss()
-        weighted = np.einsum("ij,ij->i", block.signed, block.differences)
-        at_label = block.others * block.label_difference
-        self.scale_gradient[rows] = weighted / block.total
-        self.scale_magnitude[rows] = -(weighted + 2.0 * at_label) / block.total
-        self.row_magnitude[rows] = 2.0 * block.others / block.total
+        self.scale_gradient[rows] = np.einsum("ij,ij->i", block.signed, block.differences) / block.total
 
 
 @dataclass(frozen=True)
 class Ranks:
     """Which rows and which columns belong together: rank r owns the next rows[r] rows and columns[r] columns."""
 
-    rows: Indices
-    columns: Indices
+    rows: tuple[int, ...]
+    columns: tuple[int, ...]
+
+    @cached_property
+    def _edges(self) -> tuple[list[int], list[int]]:
+        return list(accumulate(self.rows, initial=0)), list(accumulate(self.columns, initial=0))
 
     def runs(self, first: int, last: int) -> Iterator[tuple[int, int, int, int, int]]:
         """The ranks that own rows first … last−1, gathered into runs of equal shape.
@@ -138,25 +131,25 @@ class Ranks:
         Yields (ranks, first row, rows of each, first column, columns of each); a rank cut by the limits is a rank of
         the rows inside.
         """
-        row_edges, column_edges = (np.concatenate([[0], np.cumsum(sizes)]) for sizes in (self.rows, self.columns))
-        start = int(np.searchsorted(row_edges, first, side="right")) - 1
-        stop = int(np.searchsorted(row_edges, last, side="left"))
-        edges = np.clip(row_edges[start : stop + 1], first, last)
-        rows, columns = np.diff(edges), self.columns[start:stop]
-        changes = np.flatnonzero((np.diff(rows) != 0) | (np.diff(columns) != 0)) + 1
-        for low, high in pairwise([0, *changes.tolist(), stop - start]):
-            yield high - low, int(edges[low]), int(rows[low]), int(column_edges[start + low]), int(columns[low])
+        row_edges, column_edges = self._edges
+
+        def shape(rank: int) -> tuple[int, int]:
+            return min(row_edges[rank + 1], last) - max(row_edges[rank], first), self.columns[rank]
+
+        inside = range(bisect_right(row_edges, first) - 1, bisect_left(row_edges, last))
+        for (rows, columns), alike in groupby(inside, key=shape):
+            run = list(alike)
+            yield len(run), max(row_edges[run[0]], first), rows, column_edges[run[0]], columns
 
 
 def gathered(
-    x: Array, y: Array, labels: Indices, scale: float, weights: Sequence[Array] = (), ranks: Ranks | None = None
+    x: Floats, y: Floats, labels: Indices, scale: float, weights: Sequence[Floats] = (), ranks: Ranks | None = None
 ) -> Sums:
     """Sums over the whole table: every row against every column.
 
     x is [N, D], y [M, D], labels [N], each of the weights (after w_0 = 1) [N]. With `ranks`, `own_gradient` too.
     """
     sums = Sums.empty(len(x), len(y), x.shape[1], 1 + len(weights), own=ranks is not None)
-    lengths = norms(x)
     step = max(1, BLOCK // len(y))
     buffer = np.empty((min(step, len(x)), len(y)))
     for first in range(0, len(x), step):
@@ -164,35 +157,32 @@ def gathered(
         similarities = np.matmul(x[rows], y.T, out=buffer[: rows.stop - first])
         block = Block.of(similarities, labels[rows], scale)
         sums.keep_rows(rows, block)
-        sums.row_gradient[rows] = (block.signed @ y) / block.total[:, None]
-        shares = x[rows] / block.total[:, None]
+        total = block.total[:, None]
+        sums.row_gradient[rows] = (block.signed @ y) / total
+        shares = x[rows] / total
         sums.column_gradient[0] += block.signed.T @ shares
         for k, weight in enumerate(weights, start=1):
             sums.column_gradient[k] += block.signed.T @ (shares * weight[rows, None])
-        lengths_by_total = lengths[rows] / block.total
-        sums.column_magnitude[:] += lengths_by_total @ block.signed
-        np.add.at(sums.column_magnitude, labels[rows], 2.0 * block.others * lengths_by_total)
         if ranks is not None and sums.own_gradient is not None:
             _add_own(sums.own_gradient, block.signed, shares, ranks, first)
     return sums
 
 
-def _add_own(own: Array, signed: Array, shares: Array, ranks: Ranks, first: int) -> None:
+def _add_own(own: Floats, signed: Floats, shares: Floats, ranks: Ranks, first: int) -> None:
     """Add to each column what the block's rows of its own rank send."""
     row_stride, item = signed.strides
     for count, row, rows, column, columns in ranks.runs(first, first + len(signed)):
-        corner = signed[row - first :, column:]
-        blocks = np.lib.stride_tricks.as_strided(
-            corner,
+        blocks: Floats = np.ndarray(  # the run's blocks along the diagonal, transposed: no copy
             (count, columns, rows),
-            (rows * row_stride + columns * item, item, row_stride),
-            writeable=False,
+            buffer=signed,
+            offset=(row - first) * row_stride + column * item,
+            strides=(rows * row_stride + columns * item, item, row_stride),
         )
         sent = np.matmul(blocks, shares[row - first :][: count * rows].reshape(count, rows, -1))
         own[column : column + count * columns] += sent.reshape(count * columns, -1)
 
 
-def local(x: Array, y: Array, scale: float, ranks: Ranks) -> Sums:
+def local(x: Floats, y: Floats, scale: float, ranks: Ranks) -> Sums:
     """Sums where each rank's rows meet its own columns only; the label of its b-th row is its b-th column."""
     sums = Sums.empty(len(x), len(y), x.shape[1], 1, own=False)
     for count, row, rows, column, columns in ranks.runs(0, len(x)):
@@ -211,7 +201,7 @@ def local(x: Array, y: Array, scale: float, ranks: Ranks) -> Sums:
     return sums
 
 
-def _side_by_side(x: Array, y: Array, scale: float) -> Sums:
+def _side_by_side(x: Floats, y: Floats, scale: float) -> Sums:
     """Sums of several tables of one shape: x is [tables, rows, D], y [tables, columns, D]."""
     tables, rows, dimensions = x.shape
     columns = y.shape[1]
@@ -223,35 +213,10 @@ def _side_by_side(x: Array, y: Array, scale: float) -> Sums:
     shares = x / block.total.reshape(tables, rows, 1)
     sums.row_gradient[:] = np.matmul(signed, y).reshape(-1, dimensions) / block.total[:, None]
     sums.column_gradient[0] = np.matmul(signed.transpose(0, 2, 1), shares).reshape(-1, dimensions)
-    lengths = norms(x.reshape(-1, dimensions)).reshape(tables, rows, 1)
-    magnitude = np.matmul(np.abs(signed).transpose(0, 2, 1), lengths / block.total.reshape(tables, rows, 1))
-    sums.column_magnitude[:] = magnitude.ravel()
     return sums
 
 
 def _place(sums: Sums, part: Sums, rows: slice, columns: slice) -> None:
-    for name in ("loss", "row_gradient", "scale_gradient", "row_magnitude", "scale_magnitude"):
+    for name in ("loss", "scale_gradient", "row_gradient"):
         getattr(sums, name)[rows] = getattr(part, name)
     sums.column_gradient[:, columns] = part.column_gradient
-    sums.column_magnitude[columns] = part.column_magnitude
-
-
-def norms(vectors: Array) -> Array:
-    """‖v‖ of each row; squares beyond float64's range do no harm."""
-    largest = np.abs(vectors).max(axis=1, initial=0.0)
-    scaled = vectors / np.where(largest > 0.0, largest, 1.0)[:, None]
-    lengths: Array = largest * np.sqrt(np.square(scaled).sum(axis=1))
-    return lengths
-
-
-def units(vectors: Array) -> Array:
-    """v/‖v‖ of each row; no row is 0."""
-    scaled = vectors / np.abs(vectors).max(axis=1, keepdims=True, initial=0.0)
-    directions: Array = scaled / np.sqrt(np.square(scaled).sum(axis=1, keepdims=True))
-    return directions
-
-
-def through_unit(gradient: Array, unit: Array, length: Array) -> Array:
-    """∂/∂v from ∂/∂u where u = v/‖v‖: what lies along u changes nothing."""
-    across: Array = gradient - unit * np.sum(gradient * unit, axis=-1, keepdims=True)
-    return across / length
