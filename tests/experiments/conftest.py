@@ -1,0 +1,102 @@
+"""One run of every experiment, shared by all tests of this folder: starting processes is what costs time."""
+
+import json
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from app.evidence import Library, Result, Row
+from experiments import corpus
+from experiments.registry import ROOT
+
+HERE = Path(__file__).resolve().parent
+LAB = [sys.executable, "-m", "experiments"]
+
+
+@pytest.fixture
+def rank_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let ranks import the modules of this folder, such as `lab_ranks`."""
+    monkeypatch.setenv("PYTHONPATH", str(HERE))
+
+
+@dataclass(frozen=True)
+class Lab:
+    """The results of a run by name, what it printed, its exit code and how many seconds it took."""
+
+    folder: Path
+    results: dict[str, Result]
+    output: str
+    code: int
+    seconds: float
+
+    def rows(self, name: str) -> dict[str, Row]:
+        return {row["id"]: row for row in self.results[name]["rows"]}
+
+
+def run_lab(*arguments: str, folder: Path, timeout: float = 170) -> Lab:
+    """Run the command line from the root of the checkout, keeping its results in `folder`."""
+    began = time.monotonic()
+    command = [*LAB, *arguments, "--out", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout)
+    places = sorted(folder.glob("*/result.json"))
+    results = {place.parent.name: json.loads(place.read_text("utf-8")) for place in places}
+    return Lab(folder, results, done.stdout + done.stderr, done.returncode, time.monotonic() - began)
+
+
+@dataclass(frozen=True)
+class Material:
+    """Weights and text for the tests. `published`: they are the real ones."""
+
+    weights: Path
+    corpus: Path
+    published: bool
+
+
+@pytest.fixture(scope="session")
+def stand_in_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Invented text in two languages, frozen as the book's chapters are."""
+    content, folder = tmp_path_factory.mktemp("content"), tmp_path_factory.mktemp("corpus")
+    chance = random.Random(7)
+    words = {
+        "en": ("gradient", "update", "batch", "token", "mean", "sum", "the", "of", "and", "is", "divides", "every"),
+        "zh": ("梯度", "更新", "批次", "标签", "进程", "均值", "求和", "的", "与", "是", "每个", "权重", "损失"),
+    }
+    for language, vocabulary in words.items():
+        (content / language).mkdir()
+        joint = " " if language == "en" else ""
+        for number in corpus.CHAPTERS:
+            lines = [joint.join(chance.choices(vocabulary, k=14)) + ".\n" for _ in range(150)]
+            (content / language / f"{number}-invented.md").write_text("".join(lines), "utf-8")
+    corpus.freeze(content, folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def material(stand_in_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Material:
+    """The published weights and the frozen text; before there are any, a short training on invented text."""
+    library = Library(ROOT / "content" / "evidence")
+    if "train_tiny" in library.names():
+        return Material(library.bag("train_tiny").folder / "data", corpus.FOLDER, published=True)
+    out = tmp_path_factory.mktemp("training")
+    lab = run_lab("train", "--steps", "12", "--corpus", str(stand_in_corpus), folder=out)
+    assert lab.code == 0, lab.output
+    return Material(out / "train_tiny", stand_in_corpus, published=False)
+
+
+@pytest.fixture(scope="session")
+def run() -> Callable[..., Lab]:
+    """`run("train", "--steps", "12", folder=…)`: the command line with `--out`."""
+    return run_lab
+
+
+@pytest.fixture(scope="session")
+def lab(material: Material, tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    """Every experiment but the training, in two launches."""
+    places = ("--weights", str(material.weights), "--corpus", str(material.corpus))
+    return run_lab("run", "--all", *places, folder=tmp_path_factory.mktemp("lab"))

@@ -1,0 +1,106 @@
+"""The command line: what it refuses before any process starts, and that nothing of it needs torch."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from app.evidence import Row
+from experiments import __main__ as lab, runs
+from experiments.processes import Step
+from experiments.registry import ROOT, experiments
+from experiments.report import Progress, print_result
+
+EXPERIMENTS = ("clip_ownership", "gradient_scaling", "info_nce", "train_tiny", "transformer_update")
+
+
+def test_the_experiments_are_found_without_importing_them() -> None:
+    known = experiments()
+    assert set(EXPERIMENTS) <= set(known)
+    for experiment in known.values():
+        assert experiment.question["zh"]
+        assert experiment.question["en"].endswith("?")
+        assert experiment.processes >= 2
+        assert (ROOT / "tests" / "experiments" / f"test_{experiment.name}.py").is_file()
+
+
+def test_the_sources_of_an_experiment_are_what_it_imports_here() -> None:
+    names = {place.relative_to(ROOT).as_posix() for place in experiments()["transformer_update"].sources}
+    assert {
+        "experiments/transformer_update.py",
+        "experiments/update_paths.py",
+        "experiments/train_tiny.py",
+        "experiments/tiny_transformer.py",
+        "experiments/tokenizer.py",
+        "experiments/world.py",
+    } <= names
+    assert not any("publish" in name or "verify" in name for name in names)  # they change no number
+
+
+def test_listing_and_verifying_leave_torch_alone() -> None:
+    code = (
+        "import sys; from experiments.__main__ import main\n"
+        "main(['list']); main(['verify']); sys.exit('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["run"], "name the experiments, or say --all"),
+        (["run", "info_nce", "--all"], "name the experiments, or say --all"),
+        (["run", "nonsense"], "there is no experiment nonsense"),
+        (["run", "transformer_update", "--weights", "/nonexistent"], "holds no weights.safetensors"),
+        (["train", "--corpus", "/nonexistent"], "--freeze-corpus"),
+    ],
+)
+def test_what_cannot_run_says_why_and_ends_with_2(
+    arguments: list[str], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert lab.main(arguments) == 2
+    assert reason in capsys.readouterr().err
+
+
+def test_what_runs_long_gets_processes_of_its_own_and_training_is_not_part_of_all() -> None:
+    launches = runs.plan(runs.chosen([], True, training=False), None)
+    assert [[each.name for each in launch.experiments] for launch in launches] == [
+        ["clip_ownership", "gradient_scaling", "info_nce"],
+        ["transformer_update"],
+    ]
+    assert [launch.processes for launch in launches] == [4, 2]
+    ordered = [each.name for each in runs.chosen([], True, training=True)]
+    assert ordered.index("train_tiny") < ordered.index("transformer_update")  # it publishes what the other reads
+
+
+def test_progress_is_a_line_a_step_and_a_tenth(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("w") as stream, Progress(stream) as progress:
+        progress(Step(0, "import torch", None))
+        progress(Step(1, "import torch", None))
+        for k in range(1, 101):
+            progress(Step(0, f"step {k}/100, loss 1.000", k / 100))
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert lines[0] == "· import torch"
+    assert len(lines) == 1 + 11
+
+
+def test_a_verdict_line_for_every_check(capsys: pytest.CaptureFixture[str]) -> None:
+    row: Row = {
+        "id": "case-path",
+        "case": "case",
+        "path": "path",
+        "title": {"zh": "", "en": ""},
+        "expectation": "differs",
+        "expected": {"loss": "undefined", "gradient": "differs"},
+        "max_abs_difference": {"loss": None, "gradient": 0.5},
+        "values": {},
+        "met": True,
+    }
+    result = {"name": "x", "question": {"en": "?"}, "rows": [row, {**row, "met": False}], "controls": []}
+    print_result({**result, "verdict": "fails"})  # type: ignore[typeddict-item]
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2].split() == ["ok", "case-path", "differs", "loss", "undefined", "gradient", "5.0e-01"]
+    assert lines[3].startswith("  FAIL case-path")
+    assert lines[4] == "x fails: 1 of 2 checks hold"
