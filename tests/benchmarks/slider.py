@@ -1,0 +1,122 @@
+"""From a slider's input to the frame that shows its result: the live panel against the same panel computed purely in
+the browser (the same page and script, its requests answered inside the page by arithmetic in JavaScript)."""
+
+import shutil
+import sys
+import time
+from statistics import median, quantiles
+
+from playwright.sync_api import Page, sync_playwright
+from serving import free_port, process
+
+FLAGS = ["--no-sandbox", "--disable-quic", "--disable-background-networking", "--disable-component-update"]
+STEPS = 60
+VALUES = 32
+
+CLOCK = """
+(() => {
+  const waiting = [];
+  window.shown = [];
+  window.painted = [];
+  addEventListener("input", (event) => {
+    if (event.target.type === "range") waiting.push([Number(event.target.value), performance.now()]);
+  }, true);
+  new MutationObserver(() => {
+    const output = document.querySelector('[data-field="rows.0.n"]');
+    const value = output && Number(output.dataset.value);
+    requestAnimationFrame(() => setTimeout(() => {
+      const now = performance.now();
+      window.painted.push(now);
+      const at = waiting.findLastIndex(([wanted]) => wanted === value);
+      if (at >= 0) window.shown.push(now - waiting.splice(0, at + 1)[at][1]);
+    }));
+  }).observe(document, {subtree: true, childList: true});
+})();
+"""
+
+IN_THE_BROWSER = """
+(() => {
+  const real = window.fetch;
+  let template = null;
+  const shown = (x) => String(Number(x.toPrecision(6))).replace("-", "\\u2212");
+  window.fetch = async (address, options) => {
+    const url = new URL(address, location.href);
+    if (!url.pathname.endsWith("/result")) return real(address, options);
+    template ??= document.querySelector("[data-body]").innerHTML;
+    const a = Number(url.searchParams.get("a")), b = Number(url.searchParams.get("b"));
+    const n = a + b, right = (-2 * a + b) / n, current = (-2 + 1) / 2;
+    const values = {
+      "reference.grad": right, "current.grad": current, "rows.0.n": a, "rows.1.n": b, N: n,
+      "rows.0.gradient_sum": -2 * a, "rows.1.gradient_sum": b, "rows.0.weight": a / n, "rows.1.weight": b / n,
+      "current.theta_after_sgd": -0.1 * current, "reference.theta_after_sgd": -0.1 * right,
+    };
+    const html = template.replace(/data-field="([^"]+)" data-value="[^"]*" value="[^"]*">[^<]*</g, (all, field) =>
+      field in values
+        ? `data-field="${field}" data-value="${values[field]}" value="${values[field]}">${shown(values[field])}<` : all);
+    return new Response(html, {status: 200, headers: {"content-type": "text/html"}});
+  };
+})();
+"""
+
+
+def keys(page: Page) -> None:
+    """Arrow presses, as fast as a held key repeats."""
+    page.focus("input[type=range]")
+    for step in range(STEPS):
+        page.keyboard.press("ArrowRight" if step % 60 < 30 else "ArrowLeft")
+        time.sleep(0.033)
+
+
+def drag(page: Page) -> None:
+    """Drags to the end and back: every move leads to the next value, as fast as the browser takes them."""
+    box = page.locator("input[type=range]").first.bounding_box()
+    assert box
+    y = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + 4, y)
+    page.mouse.down()
+    for i in range(4 * VALUES):
+        part = (i % (2 * VALUES)) / VALUES
+        page.mouse.move(box["x"] + 4 + (part if part <= 1 else 2 - part) * (box["width"] - 8), y)
+    page.mouse.up()
+
+
+def measure(page: Page, act: object) -> tuple[list[float], float]:
+    """Latencies in ms, and painted updates a second while it lasted."""
+    page.evaluate("window.shown.length = window.painted.length = 0")
+    act(page)  # type: ignore[operator]
+    page.wait_for_timeout(400)
+    painted = page.evaluate("window.painted")
+    return page.evaluate("window.shown"), (len(painted) - 1) / (painted[-1] - painted[0]) * 1000
+
+
+def main() -> None:
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        sys.exit("the slider benchmark needs a Chromium (apt-get install chromium)")
+    port = free_port()
+    with process("-m", "app", "--port", str(port), port=port), sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        figures: dict[tuple[str, str], tuple[list[float], float]] = {}
+        for name, scripts in (("server", [CLOCK]), ("browser", [CLOCK, IN_THE_BROWSER])):
+            page = browser.new_page(viewport={"width": 1280, "height": 900})
+            for script in scripts:
+                page.add_init_script(script)
+            page.goto(f"http://127.0.0.1:{port}/en/calculators/replica_ledger?a=1", wait_until="networkidle")
+            for act in (keys, drag):
+                measure(page, act)
+                figures[name, act.__name__] = measure(page, act)
+            page.close()
+        browser.close()
+    for act in ("keys", "drag"):
+        p50, p95 = {}, {}
+        for name in ("server", "browser"):
+            latencies, rate = figures[name, act]
+            p50[name], p95[name] = median(latencies), quantiles(latencies, n=20)[18]
+            print(f"{act}, {name}: p50 {p50[name]:.1f} ms, p95 {p95[name]:.1f} ms, {rate:.0f} painted updates/s")
+        for name, per in (("p50", p50), ("p95", p95)):
+            ratio, more = per["server"] / per["browser"], per["server"] - per["browser"]
+            print(f"{act}, server ÷ pure browser, {name}: {ratio:.2f} ({more:+.1f} ms)")
+
+
+if __name__ == "__main__":
+    main()
