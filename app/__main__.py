@@ -1,6 +1,7 @@
 """`python -m app`, `samestep`: serve the wiki."""
 
 import argparse
+import contextlib
 import socket
 import sys
 from collections.abc import Sequence
@@ -90,7 +91,8 @@ def _serve(options: argparse.Namespace, settings: Settings, listening: socket.so
     elif options.workers > 1:
         Multiprocess(config, sockets=[listening]).run()
     else:
-        server.run(sockets=[listening])
+        with contextlib.suppress(KeyboardInterrupt):  # uvicorn has closed everything, then raises it again
+            server.run(sockets=[listening])
     return 0
 
 

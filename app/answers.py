@@ -28,7 +28,7 @@ class Answer:
 def fields_of(query_string: str) -> dict[str, str]:
     """The fields of an address; RefusedError when one stands twice."""
     fields: dict[str, str] = {}
-    for name, value in parse_qsl(query_string, keep_blank_values=True, max_num_fields=1000):
+    for name, value in parse_qsl(query_string, keep_blank_values=True):
         if name in fields:
             raise RefusedError([given_twice(name)])
         fields[name] = value

@@ -1,9 +1,9 @@
 """The application: pages, calculators' doors, finished answers in front, and what is said when something is wrong."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from typing import cast
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
@@ -16,7 +16,7 @@ from app.downloads import evidence_routes
 from app.endpoints import add_api_routes
 from app.offload import Offload
 from app.pages import Pages, page_routes, preferred
-from app.ready import Front, security_headers
+from app.ready import Front, below, security_headers
 from app.rendering import Lang
 from app.site import Settings, Site
 
@@ -24,6 +24,10 @@ _WORDS: dict[int, tuple[tuple[str, str], tuple[str, str]]] = {
     404: (
         ("没有这一页", "地址可能写错了，或者这一页还没有写出来。"),
         ("There is no such page", "The address may be mistyped, or the page is not written yet."),
+    ),
+    413: (
+        ("内容太大", "一次最多接受 64 MiB。"),
+        ("This is too large", "At most 64 MiB are taken at once."),
     ),
     405: (
         ("这个地址不接受这种请求", "请用链接或表单打开它。"),
@@ -57,12 +61,14 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         servers=[{"url": settings.root_path}] if settings.root_path else None,
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,
         lifespan=lifespan,
     )
     doors = add_api_routes(app, offload, site.version)
     app.router.routes.extend(evidence_routes(site.evidence))
     app.router.routes.extend(page_routes(site))
-    app.add_api_route("/healthz", lambda: {"status": "ok", "version": __version__}, include_in_schema=False)
+    health = {"status": "ok", "version": __version__}
+    app.add_api_route("/healthz", lambda: health, methods=["GET", "HEAD"], include_in_schema=False)
     app.add_middleware(Front, ready=site.ready, doors=doors, root_path=settings.root_path)
     _say_errors(app, site)
     return app
@@ -71,10 +77,16 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 def _say_errors(app: FastAPI, site: Site) -> None:
     pages = Pages(site)
 
-    def page(request: Request, status: int, detail: str = "", headers: Any = None) -> Response:
-        path = request.scope["path"]
+    def page(request: Request, status: int, detail: str = "", headers: Mapping[str, str] | None = None) -> Response:
+        path = below(request.scope["path"], site.settings.root_path)
+        request = Request({**request.scope, "path": path})
+        headers = dict(headers or {})
+        if status == 405 and path.startswith("/api/"):
+            headers["allow"] = "GET, HEAD, POST"  # the router names the methods of one route only
         if path.startswith(("/api/", "/evidence/", "/s/", "/openapi", "/healthz")):
             return JSONResponse({"detail": _WORDS.get(status, _OTHER)[1][0]}, status, headers)
+        if not path.startswith(("/zh/", "/en/")):
+            headers["vary"] = "accept-language"
         lang = _language(request)
         words = _WORDS.get(status, _OTHER)[lang != "zh"]
         context = pages.context(request, lang) | {

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, quote
 
+import brotli
 from markupsafe import Markup
 from starlette.concurrency import run_in_threadpool
 from starlette.convertors import Convertor, register_url_convertor
@@ -12,15 +13,16 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
+from starlette.types import Message
 
-from app.answers import fields_of
 from app.calculators import Calculator, registry
 from app.chapters import CalculatorRef, Chapter, EvidenceRef
-from app.endpoints import state_tag
-from app.errors import FieldError, RefusedError, given_twice
-from app.evidence import DamagedError, UnknownEvidenceError
+from app.endpoints import MAX_BODY, read_body, state_tag
+from app.errors import FieldError, given_twice
+from app.evidence import UnknownEvidenceError
+from app.exhibits import exhibit_of, origin
 from app.panels import Panel, default_texts
-from app.ready import matches
+from app.ready import matches, takes_brotli
 from app.rendering import Lang
 from app.site import Site
 
@@ -28,7 +30,8 @@ _T = TypeVar("_T")
 
 _LONG_STATE = 1_000
 """Above so many characters of state a panel is computed off the event loop."""
-_MAX_FORM = 16 * 1024 * 1024
+_LARGE_PAGE = 32_000
+"""Bytes from which a page that is made for one reader is compressed for him: 1 ms for 120 kB."""
 
 
 class _LangConvertor(Convertor[str]):
@@ -78,6 +81,7 @@ def page_routes(site: Site) -> list[Route]:
         Route("/{lang:lang}/search", pages.search),
         Route("/{lang:lang}/api", pages.api),
         Route("/{lang:lang}/{slug}", pages.chapter),
+        Route("/{lang:lang}/{path:path}/", pages.slash_too_many),
     ]
 
 
@@ -93,6 +97,10 @@ class Pages:
 
     async def shelf_without_slash(self, request: Request) -> Response:
         return RedirectResponse(self._site.url(f"{request.url.path.removesuffix('/')}/"), 308)
+
+    async def slash_too_many(self, request: Request) -> Response:
+        query = f"?{request.url.query}" if request.url.query else ""
+        return RedirectResponse(self._site.url(quote(request.scope["path"].rstrip("/"))) + query, 308)
 
     async def shelf(self, request: Request) -> Response:
         lang, book = self._open(request)
@@ -197,19 +205,19 @@ class Pages:
         return pieces
 
     def _evidence(self, ref: EvidenceRef, lang: Lang) -> Markup:
-        context = {"lang": lang, "ref": ref, **self._bag(ref.name)}
+        title = self._site.book.experiment(lang, ref.name) or ref.name
+        context = {"lang": lang, "ref": ref, "title": title, **self._bag(ref.name)}
         return Markup(self._site.render("_evidence.html", context))
 
     def _bag(self, name: str) -> dict[str, Any]:
-        """`bag` as it stands now, None while nothing is published; `result` None also when it is damaged."""
+        """`bag` as it stands now, None while nothing is published; `result` and `exhibit` None also when damaged."""
+        nothing = {"name": name, "bag": None, "result": None, "exhibit": None}
         try:
             bag = self._site.evidence.bag(name)
         except UnknownEvidenceError:
-            return {"name": name, "bag": None, "result": None}
-        try:
-            return {"name": name, "bag": bag, "result": bag.result}
-        except (DamagedError, UnknownEvidenceError):
-            return {"name": name, "bag": bag, "result": None}
+            return nothing
+        exhibit = exhibit_of(bag)
+        return nothing | {"bag": bag, "result": exhibit and exhibit.result, "exhibit": exhibit}
 
     async def experiments(self, request: Request) -> Response:
         lang, book = self._open(request)
@@ -223,10 +231,14 @@ class Pages:
         title = book.experiment(lang, name)
         if title is None:
             raise HTTPException(404)
-        carriers = [c for c in book.chapters[lang] if any(ref.name == name for ref in c.evidence)]
-        bag = self._bag(name)
-        description = bag["result"]["question"][lang] if bag["result"] else ""
-        context = {"title": title, "description": description, "chapters": carriers, **bag}
+        found = self._bag(name)
+        context = {
+            "title": title,
+            "description": found["result"]["question"][lang] if found["result"] else "",
+            "chapters": [c for c in book.chapters[lang] if any(ref.name == name for ref in c.evidence)],
+            "origin": origin(found["bag"]),
+            **found,
+        }
         return self._finished(request, "experiment.html", **context)
 
     async def calculator(self, request: Request) -> Response:
@@ -256,12 +268,14 @@ class Pages:
         return _html(html, panel.status, headers if fresh else {"cache-control": "no-store"})
 
     async def _own_panel(self, request: Request, lang: Lang, calculator: Calculator) -> Panel:
-        refusals: tuple[FieldError, ...] = ()
+        posted = request.method == "POST"
+        pairs = await _form_pairs(request) if posted else parse_qsl(request.url.query, keep_blank_values=True)
+        refusals: list[FieldError] = []
         fields: dict[str, str] = {}
-        try:
-            fields = await _form_fields(request) if request.method == "POST" else fields_of(request.url.query)
-        except RefusedError as error:
-            refusals = error.errors
+        for name, value in pairs:
+            if name in fields:
+                refusals.append(given_twice(name))
+            fields[name] = value
         size = sum(map(len, fields.values()))
         return await _off_loop(size, lambda: self._site.panels.panel(lang, calculator, fields, refusals=refusals))
 
@@ -271,14 +285,18 @@ class Pages:
 
     def context(self, request: Request, lang: Lang) -> dict[str, Any]:
         """What every page needs: its language, its address, and the same page in the other language."""
-        path = request.scope["path"]
+        path = quote(request.scope["path"])
         query = f"?{request.url.query}" if request.url.query else ""
         alternate = f"/{other(lang)}{path[3:]}{query}" if path.startswith(("/zh", "/en")) else f"/{other(lang)}/"
         return {"lang": lang, "path": path, "alternate_url": self._site.url(alternate)}
 
     def _page(self, request: Request, template: str, status: int = 200, **context: Any) -> Response:
         shared = self.context(request, request.path_params["lang"])
-        return _html(self._site.render(template, shared | context), status, {"cache-control": "no-cache"})
+        body = self._site.render(template, shared | context).encode()
+        headers = {"cache-control": "no-cache", "vary": "accept-encoding"}
+        if len(body) > _LARGE_PAGE and takes_brotli(request.scope):
+            body, headers["content-encoding"] = brotli.compress(body, quality=4), "br"
+        return Response(body, status, headers, "text/html")
 
     def _finished(self, request: Request, template: str, **context: Any) -> Response:
         """A page without state: kept, so that it is not rendered again."""
@@ -310,15 +328,20 @@ def _calculator(request: Request) -> Calculator:
     return calculator
 
 
-async def _form_fields(request: Request) -> dict[str, str]:
+async def _form_pairs(request: Request) -> list[tuple[str, str]]:
     """The fields of a form sent by POST: states too long for an address, files included as their text."""
-    form = await request.form(max_files=20, max_fields=200, max_part_size=_MAX_FORM)
-    fields: dict[str, str] = {}
-    for name, value in form.multi_items():
-        if name in fields:
-            raise RefusedError([given_twice(name)])
-        fields[name] = (await value.read()).decode("utf-8-sig", "replace") if isinstance(value, UploadFile) else value
-    return fields
+    body = await read_body(request.scope, request.receive)
+    if body is None:
+        raise HTTPException(413)
+
+    async def again() -> Message:
+        return {"type": "http.request", "body": body}
+
+    async with Request(request.scope, again).form(max_files=20, max_fields=200, max_part_size=MAX_BODY) as form:
+        return [
+            (name, (await value.read()).decode("utf-8-sig", "replace") if isinstance(value, UploadFile) else value)
+            for name, value in form.multi_items()
+        ]
 
 
 async def _off_loop(size: int, work: Callable[[], _T]) -> _T:

@@ -105,6 +105,12 @@ class _Variant:
         await send({"type": "http.response.body"} if scope["method"] == "HEAD" else self._body)
 
 
+def below(path: str, root_path: str) -> str:
+    """A path without the root path, which a proxy may or may not have cut off."""
+    root = root_path.rstrip("/")
+    return path[len(root) :] or "/" if root and (path == root or path.startswith(root + "/")) else path
+
+
 class Front:
     """The outermost layer: finished answers and the quick `doors` at once, everything else through the application.
 
@@ -124,18 +130,17 @@ class Front:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        path = scope["path"]
-        if self._root and (path == self._root or path.startswith(self._root + "/")):
-            path = path[len(self._root) :] or "/"
+        path = below(scope["path"], self._root)
+        if path != scope["path"]:
             scope = {**scope, "path": path, "raw_path": path.encode(), "root_path": ""}
         if scope["method"] in ("GET", "HEAD"):
             ready = None if scope["query_string"] else self._ready.get(path)
             if ready is not None:
                 await ready(scope, receive, send)
                 return
-            door = self._doors.get(path) if scope["method"] == "GET" else None
+            door = self._doors.get(path)
             if door is not None:
-                await door(scope, receive, send)
+                await door(scope, receive, _without_body(send) if scope["method"] == "HEAD" else send)
                 return
 
         async def send_safely(message: Message) -> None:
@@ -145,3 +150,10 @@ class Front:
             await send(message)
 
         await self._app(scope, receive, send_safely)
+
+
+def _without_body(send: Send) -> Send:
+    async def send_head(message: Message) -> None:
+        await send({"type": "http.response.body"} if message["type"] == "http.response.body" else message)
+
+    return send_head

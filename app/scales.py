@@ -23,6 +23,8 @@ FOR_TEMPLATES = (
     "extent",
     "ratio_extent",
     "ticks",
+    "powers",
+    "polyline",
     "shade",
     "stops",
     "nearest",
@@ -170,6 +172,25 @@ def ticks(low: Value, high: Value, count: int = 5) -> list[float]:
     begin = math.ceil(first / step - 1e-9)
     found = [(begin + i) * step for i in range(2 * count + 2)]
     return [round(tick, min(max(-power, 0) + 1, 300)) for tick in found if tick <= min(last + step * 1e-9, _LARGEST)]
+
+
+def decades(values: Iterable[Value], low: float, high: float) -> tuple[float, float]:
+    """The smallest interval of whole powers of ten that holds [low, high] and every positive finite value."""
+    found = [number for number in map(as_float, values) if 0 < number < math.inf]
+    first, last = (math.log10(bound) for bound in (min([low, *found]), max([high, *found])))
+    return 10.0 ** max(math.floor(first + 1e-9), -300), 10.0 ** min(math.ceil(last - 1e-9), 300)
+
+
+def powers(low: Value, high: Value, every: int = 4) -> list[float]:
+    """The powers of ten from `low` to `high` whose exponent `every` divides: ticks of a logarithmic axis."""
+    first, last = math.log10(as_float(low)), math.log10(as_float(high))
+    return [float(f"1e{power}") for power in range(math.ceil(first), math.floor(last) + 1) if power % every == 0]
+
+
+def polyline(points: Iterable[Sequence[Value]], x: Scale, y: Scale) -> str:
+    """A path through points (x, y) in the order given; those that cannot be drawn are left out."""
+    drawn = [f"{x(one[0])} {y(one[1])}" for one in points if is_finite(one[0]) and is_finite(one[1])]
+    return "M" + "L".join(drawn) if drawn else ""
 
 
 def shade(value: Value, classes: int = 9, largest: Value = 1.0) -> int:

@@ -42,6 +42,7 @@ _PIECE = re.compile(rf"(?P<han>[{_HAN}]+)|(?P<word>[^\W{_HAN}]+)")
 _INSIDE_WORD = re.compile(rf"[^\W{_HAN}]{{2}}")
 _BROKEN_LINE = re.compile(rf"(?<=[{_WIDE}])\s*\n\s*(?=[{_WIDE}])")
 _TEX = re.compile(r"\\(?:begin|end)\s*\{[^}]*\}|\\(?P<command>[A-Za-z]+)")
+_GREEK = re.compile("[Α-ΡΣ-Ωα-ω]")
 _COMMON_WORD = re.compile(
     r"a|an|and|are|as|at|be|by|can|do|does|for|from|how|i|in|is|it|its|my|of|on|or|s|t|that|the|their|this|"
     r"to|was|what|when|where|which|why|will|with|you|your"
@@ -239,8 +240,15 @@ def _stem(word: str) -> str:
     return str(snowballstemmer.stemmer("porter").stemWord(word))  # a stemmer keeps state: one a call, it costs 0.5 µs
 
 
-def _formula_names(tex: str) -> str:
-    return _TEX.sub(lambda found: _greek(found["command"] or ""), tex)
+def _formula_names(text: str) -> str:
+    text = unicodedata.normalize("NFKC", text)
+    return _GREEK.sub(_named, _TEX.sub(lambda found: _greek(found["command"] or ""), text))
+
+
+def _named(letter: re.Match[str]) -> str:
+    """`θ` as "θ theta"."""
+    name = unicodedata.name(letter[0]).split()[3]
+    return f" {letter[0]} {name.lower().replace('lamda', 'lambda')} "
 
 
 def _greek(command: str) -> str:

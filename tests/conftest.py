@@ -1,12 +1,14 @@
 """What tests share: the application in process, a real server, and the rule that in CI nothing is skipped."""
 
+import contextlib
 import os
 import queue
 import re
+import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,20 +40,21 @@ def client() -> Iterator[TestClient]:
 class Server:
     """`python -m app` as a process of its own, on a free port of the loopback."""
 
-    def __init__(self, *options: str) -> None:
+    def __init__(self, *options: str, checkout: Path = ROOT) -> None:
         command = [sys.executable, "-m", "app", "--host", "127.0.0.1", "--port", "0", *options]
         self.process = subprocess.Popen(
-            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+            command, cwd=checkout, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
         )
         self.lines: list[str] = []
         found: queue.Queue[str] = queue.Queue()
 
         def read() -> None:
             assert self.process.stdout is not None
-            for line in self.process.stdout:
-                self.lines.append(line)
-                if match := re.search(r"http://\S+", line):
-                    found.put(match[0].rstrip("/"))
+            with self.process.stdout as output:
+                for line in output:
+                    self.lines.append(line)
+                    if match := re.search(r"http://\S+", line):
+                        found.put(match[0].rstrip("/"))
             found.put("")
 
         threading.Thread(target=read, daemon=True).start()
@@ -70,6 +73,22 @@ class Server:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+
+
+@pytest.fixture
+def start_server() -> Iterator[Callable[..., Server]]:
+    """Starts servers of a test's own; what is left of them and of their workers is ended after it."""
+    running: list[Server] = []
+
+    def start(*options: str, checkout: Path = ROOT) -> Server:
+        running.append(Server(*options, checkout=checkout))
+        return running[-1]
+
+    yield start
+    for one in running:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(one.process.pid, signal.SIGKILL)
+        one.process.wait(10)
 
 
 @pytest.fixture(scope="session")

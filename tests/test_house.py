@@ -18,7 +18,7 @@ LEVELS: list[set[str]] = [
     {"app.contract", "app.paths", "app.scales"},
     {"app.calculators", "app.evidence", "app.search"},
     {"app.errors", "app.fonts", "app.rendering"},
-    {"app.answers", "app.markdown", "app.offload", "app.ready"},
+    {"app.answers", "app.exhibits", "app.markdown", "app.offload", "app.ready"},
     {"app.assets", "app.chapters", "app.downloads", "app.endpoints", "app.panels"},
     {"app.site"},
     {"app.pages"},

@@ -108,11 +108,19 @@ def row_anchor(result: Any, path: str) -> str:
 
 
 def _steps(value: Any, path: str) -> Iterator[Any]:
-    for step in path.split("."):
+    """The values on the way; a key that has dots itself, such as a file's name, is one step."""
+    wanted = path
+    while path:
+        step, _, rest = path.partition(".")
+        if isinstance(value, dict):
+            keys = [key for key in value if path == key or path.startswith(f"{key}.")]
+            step = max(keys, key=len, default=step)
+            rest = path[len(step) + 1 :]
         try:
             value = _entry(value, step) if isinstance(value, list) else value[step]
         except (LookupError, TypeError):
-            raise UnconfirmedError(f"has a field “{path}” that does not exist (at “{step}”)") from None
+            raise UnconfirmedError(f"has a field “{wanted}” that does not exist (at “{step}”)") from None
+        path = rest
         yield value
 
 

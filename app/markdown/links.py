@@ -41,7 +41,9 @@ def _resolve(token: Token, build: Build, href: str, line: int) -> bool:
         build.links.append((href[1:], line))
     elif href.startswith("/") and not href.startswith("//"):
         token.attrs["href"] = link(href)
-    elif not _OUTSIDE.fullmatch(href):
+    elif _OUTSIDE.fullmatch(href):
+        token.attrs["rel"] = "external"
+    else:
         build.wrong(line, f"the link “{href}” leads nowhere: write ch:slug#id, src:id, #id, /path or https://…")
     return False
 

@@ -1,0 +1,158 @@
+"""axe finds nothing to complain of, and no page is wider than a small screen: every kind of page, both schemes."""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page, ViewportSize
+
+KINDS = {
+    "shelf": "/zh/",
+    "chapter": "/zh/parallel-correctness",
+    "chapter with refused inputs": "/en/gradient-scaling?replica_ledger.a=-1&gradient_scaling.batch=63",
+    "calculators": "/en/calculators",
+    "ledger": "/zh/calculators/replica_ledger?counts=2,3;8,0;1&gradients=-2,1;1,0.5;3",
+    "info_nce": "/en/calculators/info_nce?q=1;2;3&d=1;-1;2",
+    "clip_ownership": "/zh/calculators/clip_ownership?replicated=96&scheme=every_copy",
+    "overflow_skip": "/en/calculators/overflow_skip",
+    "gradient_scaling": "/zh/calculators/gradient_scaling",
+    "refused form": "/en/calculators/replica_ledger?a=x&lr=",
+    "search": "/zh/search?q=梯度",
+    "search without hits": "/en/search?q=xyzzyx",
+    "experiments": "/zh/experiments",
+    "experiment": "/en/experiments/info_nce",
+    "API": "/en/api",
+    "missing page": "/zh/no-such-page",
+}
+AXE = Axe()
+SCHEMES: list[Literal["light", "dark"]] = ["light", "dark"]
+SCREENS: dict[str, ViewportSize] = {"1280": {"width": 1280, "height": 900}, "390": {"width": 390, "height": 844}}
+
+each_kind = pytest.mark.parametrize("path", KINDS.values(), ids=KINDS)
+
+
+def forgive(page: Any, path: str) -> None:
+    """The address itself is refused or missing here, and Chromium says so."""
+    if "no-such" in path or "=x" in path or "=-1" in path:
+        page.watch.complaints = [text for text in page.watch.complaints if "Failed to load resource" not in text]
+
+
+@each_kind
+def test_axe_finds_no_violation_on_any_screen_and_in_any_scheme(open_page: Callable[..., Page], path: str) -> None:
+    page = open_page(path, reduced_motion="reduce")
+    page.evaluate("document.querySelectorAll('details').forEach(details => details.open = true)")
+    found = []
+    for screen, size in SCREENS.items():
+        page.set_viewport_size(size)
+        for scheme in SCHEMES:
+            page.emulate_media(color_scheme=scheme)
+            for violation in AXE.run(page, options={"resultTypes": ["violations"]}).response["violations"]:
+                nodes = [node["html"][:160] for node in violation["nodes"][:3]]
+                found.append(f"{screen} {scheme}: {violation['id']} × {len(violation['nodes'])}, {nodes}")
+    forgive(page, path)
+    assert found == []
+
+
+@each_kind
+def test_no_page_scrolls_sideways_on_a_small_screen(open_page: Callable[..., Page], path: str) -> None:
+    page = open_page(path, viewport=SCREENS["390"])
+    page.evaluate("document.querySelectorAll('details').forEach(details => details.open = true)")
+    page.evaluate("document.fonts.ready")
+    assert page.evaluate("document.scrollingElement.scrollWidth") <= 390
+    forgive(page, path)
+
+
+@pytest.mark.parametrize("width", [320, 768, 1024, 1920])
+def test_chapter_20_fits_screens_of_all_widths(open_page: Callable[..., Page], width: int) -> None:
+    page = open_page("/zh/parallel-correctness", viewport={"width": width, "height": 900})
+    page.evaluate("document.fonts.ready")
+    assert page.evaluate("document.scrollingElement.scrollWidth") <= width
+
+
+def test_forced_colours_leave_text_and_figures_readable(open_page: Callable[..., Page]) -> None:
+    page = open_page("/zh/calculators/replica_ledger", forced_colors="active", color_scheme="dark")
+    unreadable = page.evaluate(
+        """() => {
+            const paper = getComputedStyle(document.body).backgroundColor;
+            const texts = [...document.querySelectorAll("h1, h2, p, a, label, button, td, th, data")];
+            const marks = [...document.querySelectorAll("svg.figure rect, svg.figure path, svg.figure text")];
+            const shown = (e) => e.checkVisibility() && e.getBoundingClientRect().width > 0;
+            const pale = (e) => [getComputedStyle(e).fill, getComputedStyle(e).stroke].every(
+                (c) => c === "none" || c === paper || c.endsWith(", 0)"));
+            const sunk = (e) => getComputedStyle(e).color === getComputedStyle(e).backgroundColor;
+            return [...texts.filter((e) => shown(e) && sunk(e)), ...marks.filter((e) => shown(e) && pale(e))]
+                .map((e) => e.outerHTML.slice(0, 120));
+        }"""
+    )
+    assert unreadable == []
+    assert page.evaluate("matchMedia('(forced-colors: active)').matches")
+
+
+def test_with_reduced_motion_nothing_moves(open_page: Callable[..., Page]) -> None:
+    page = open_page("/zh/parallel-correctness", reduced_motion="reduce")
+    moving = page.evaluate(
+        """() => [...document.querySelectorAll("*")].filter((e) => {
+            const style = getComputedStyle(e);
+            const seconds = [...style.transitionDuration.split(","), ...style.animationDuration.split(",")];
+            return style.scrollBehavior === "smooth" || seconds.some((text) => parseFloat(text) > 0.01);
+        }).map((e) => e.outerHTML.slice(0, 100))"""
+    )
+    assert moving == []
+
+
+def test_on_paper_there_is_text_and_no_machinery(open_page: Callable[..., Page]) -> None:
+    page = open_page("/zh/parallel-correctness")
+    page.emulate_media(media="print")
+    for machinery in (
+        ".site-head nav",
+        ".site-foot nav",
+        ".contents-side",
+        "[data-copy]",
+        ".form-actions",
+        ".skip",
+        ".neighbours",
+    ):
+        for found in page.locator(machinery).all():
+            assert not found.is_visible(), machinery
+    for text in (
+        "h1",
+        ".prose p >> nth=0",
+        "[data-result] .readouts >> nth=0",
+        "#sources li >> nth=0",
+        "svg.figure >> nth=0",
+    ):
+        assert page.locator(text).first.is_visible(), text
+    assert page.evaluate("document.scrollingElement.scrollWidth") <= 1280
+
+
+def test_the_focus_is_always_to_be_seen(open_page: Callable[..., Page]) -> None:
+    """Every stop of the Tab key on a calculator's page is on the screen and has an outline, or changes its look."""
+    page = open_page("/en/calculators/replica_ledger", reduced_motion="reduce")
+    stops = []
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        stop: dict[str, Any] | None = page.evaluate(
+            """() => {
+                const e = document.activeElement;
+                if (e === document.body) return null;
+                const style = getComputedStyle(e), box = e.getBoundingClientRect();
+                const seen = box.width > 0 && box.height > 0 && box.bottom > 0 && box.top < innerHeight;
+                const outlined = style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 1;
+                return {html: e.outerHTML.slice(0, 100), seen, marked: outlined || style.boxShadow !== "none"};
+            }"""
+        )
+        if stop is None:
+            break
+        stops.append(stop)
+    assert len(stops) > 20
+    assert [stop["html"] for stop in stops if not stop["seen"] or not stop["marked"]] == []
+    assert "skip" in stops[0]["html"]
+
+
+def test_the_first_link_leads_past_the_header(open_page: Callable[..., Page]) -> None:
+    page = open_page("/zh/parallel-correctness")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    assert page.url.endswith("#main")
+    assert page.evaluate("document.activeElement.id") == "main"
