@@ -54,7 +54,9 @@ def level_of(name: str) -> int | None:
 
 
 def test_the_top_level_holds_what_the_design_card_says() -> None:
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split(
+        "\n"
+    )
     tops = {name.split("/")[0] for name in listed if name and not name.startswith(".")}
     assert tops <= TOP_LEVEL
 

@@ -81,7 +81,9 @@ def info_nce_memory() -> None:
     """In a process of its own: the peak of what `compute` allocates, in bytes."""
     from app.calculators import info_nce as calculator
 
-    parts = {key: [part.tolist() for part in np.split(a, RANKS)] for key, a in zip("qd", info_nce_inputs(), strict=True)}
+    parts = {
+        key: [part.tolist() for part in np.split(a, RANKS)] for key, a in zip("qd", info_nce_inputs(), strict=True)
+    }
     inputs = calculator.Inputs.model_validate(parts | {"tau": 0.07, "schemes": [SCHEME]})
     tracemalloc.start()
     calculator.compute(inputs)

@@ -36,7 +36,9 @@ class _Asker(asyncio.Protocol):
             self.ask()
 
 
-def _ask(port: int, path: str, varied: bool, headers: str, seconds: float, answer: "multiprocessing.Queue[float]") -> None:
+def _ask(
+    port: int, path: str, varied: bool, headers: str, seconds: float, answer: "multiprocessing.Queue[float]"
+) -> None:
     """In a process of its own: ask for `seconds`; with `varied`, every request for another state."""
 
     async def run() -> None:

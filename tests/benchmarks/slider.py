@@ -51,8 +51,8 @@ IN_THE_BROWSER = """
       "current.theta_after_sgd": -0.1 * current, "reference.theta_after_sgd": -0.1 * right,
     };
     const html = template.replace(/data-field="([^"]+)" data-value="[^"]*" value="[^"]*">[^<]*</g, (all, field) =>
-      field in values
-        ? `data-field="${field}" data-value="${values[field]}" value="${values[field]}">${shown(values[field])}<` : all);
+      !(field in values) ? all
+        : `data-field="${field}" data-value="${values[field]}" value="${values[field]}">${shown(values[field])}<`);
     return new Response(html, {status: 200, headers: {"content-type": "text/html"}});
   };
 })();
