@@ -241,7 +241,7 @@ def test_a_planned_chapter_named_in_the_text_is_no_link(client: TestClient) -> N
     ]
     for chapter, mark in planned:
         assert text_of(mark).strip("()（）") == ("计划中" if chapter.lang == "zh" else "planned")
-    assert planned
+    assert planned or not load_book().planned["en"]
 
 
 def test_evidence_that_is_not_published_says_so_and_names_the_command(
