@@ -120,7 +120,7 @@ def test_every_moment_is_what_the_storages_of_a_real_fsdp2_step_add_up_to(
 
 
 @pytest.mark.parametrize("number", range(len(REAL)))
-def test_fsdp2_calls_as_many_collectives(real: list[list[dict[str, Any]]], number: int) -> None:
+def test_fsdp2_calls_as_many_collectives_and_sends_as_many_bytes(real: list[list[dict[str, Any]]], number: int) -> None:
     got = answer(**REAL[number])
     summary = got["schemes"][{True: "reshard", False: "keep"}.get(REAL[number]["reshard_after_forward"], "group")]
     gathers = summary["forward_gathers"]["count"] + summary["backward_gathers"]["count"]
@@ -128,7 +128,9 @@ def test_fsdp2_calls_as_many_collectives(real: list[list[dict[str, Any]]], numbe
         assert rank["calls"] == {
             "_allgather_base_": gathers,
             "_reduce_scatter_base_": summary["reduce_scatters"]["count"],
+            "allreduce_": 0,
         }
+        assert rank["sent"] == summary["sent_per_rank"]
 
 
 # --- against named allocations

@@ -12,7 +12,7 @@ from experiments.processes import Step
 from experiments.registry import ROOT, experiments
 from experiments.report import Progress, print_result
 
-EXPERIMENTS = ("clip_ownership", "gradient_scaling", "info_nce", "train_tiny", "transformer_update")
+EXPERIMENTS = ("clip_ownership", "fsdp_timeline", "gradient_scaling", "info_nce", "train_tiny", "transformer_update")
 
 
 def test_the_experiments_are_found_without_importing_them() -> None:
@@ -67,7 +67,7 @@ def test_what_cannot_run_says_why_and_ends_with_2(
 def test_what_runs_long_gets_processes_of_its_own_and_training_is_not_part_of_all() -> None:
     launches = runs.plan(runs.chosen([], True, training=False), None)
     assert [[each.name for each in launch.experiments] for launch in launches] == [
-        ["clip_ownership", "gradient_scaling", "info_nce"],
+        ["clip_ownership", "fsdp_timeline", "gradient_scaling", "info_nce"],
         ["transformer_update"],
     ]
     assert [launch.processes for launch in launches] == [4, 2]
