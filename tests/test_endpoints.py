@@ -222,7 +222,7 @@ schema = schemathesis.openapi.from_dict(create_app(Settings()).openapi())
 
 
 @schema.parametrize()
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), print_blob=False)
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), print_blob=False)
 def test_no_input_at_all_breaks_a_door(client: TestClient, case: schemathesis.Case) -> None:
     request = case.as_transport_kwargs(base_url="http://testserver")
     request.pop("cookies", None)
