@@ -49,7 +49,12 @@ MAX_LENGTH = 10**7
 _write = PlainSerializer(as_text, when_used="json")
 Lengths = Annotated[tuple[int, ...], BeforeValidator(integers(1, MAX_LENGTH)), list_schema(1, MAX_LENGTH), _write]
 Prompts = Annotated[tuple[int, ...], BeforeValidator(integers(0, MAX_LENGTH)), list_schema(0, MAX_LENGTH), _write]
-Flag = Annotated[StrictBool, BeforeValidator(lambda value: {"true": True, "false": False}.get(value, value))]
+Flag = Annotated[
+    StrictBool,
+    BeforeValidator(
+        lambda value: {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
+    ),
+]
 Ranks = Annotated[int, BeforeValidator(between(1, MAX_RANKS)), schema(1, MAX_RANKS)]
 Epochs = Annotated[int, BeforeValidator(between(1, MAX_CELLS)), schema(1, MAX_CELLS)]
 Whole = Annotated[int, BeforeValidator(between(1, MAX_LENGTH)), schema(1, MAX_LENGTH)]
