@@ -5,19 +5,25 @@ import contextlib
 import socket
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 import uvicorn
 from uvicorn.supervisors import ChangeReload, Multiprocess
 
 from app.chapters import BookError
 from app.main import create_app
-from app.site import Settings
+from app.settings import Settings, SettingsError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until interrupted; 1, with one line that says what to do, when that cannot begin."""
     options = _parser().parse_args(arguments)
-    settings = Settings(root_path=options.root_path.rstrip("/"), reload=options.reload)
+    try:
+        given = Settings.from_environment()
+    except SettingsError as error:
+        print(f"samestep: {error}", file=sys.stderr)
+        return 1
+    settings = replace(given, root_path=options.root_path.rstrip("/"), reload=options.reload)
     settings.to_environment()
     try:
         listening = _listen(options.host, options.port)

@@ -7,6 +7,7 @@ of milliseconds, the whole book in about a second, and a cache could go stale.
 import argparse
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -56,10 +57,11 @@ class _Settings:
     content: Path
     link: Callable[[str], str]
     calculators: Mapping[str, Calculator]
+    discuss: Callable[[str, str, str], str] | None
 
     def load(self) -> "Book":
         stamp = _stamp(self.content)
-        loaded = load(self.content, self.link, self.calculators)
+        loaded = load(self.content, self.link, self.calculators, self.discuss)
         if loaded.mistakes:
             raise BookError(loaded.mistakes)
         return Book(loaded.chapters, loaded.planned, loaded.catalogue, self, stamp)
@@ -116,6 +118,15 @@ class Book:
                 return Tag(family, identifier, name[lang])
         return None
 
+    def families(self, lang: str) -> dict[str, list[tuple[Tag, int]]]:
+        """The tags that chapters carry, by topic, level and kind, each with the number of its chapters."""
+        counts = Counter(tag for chapter in self.chapters[lang] for tag in chapter.tags)
+        families: dict[str, list[tuple[Tag, int]]] = {}
+        for family in ("topic", "level", "kind"):
+            tags = [Tag(family, one, name[lang]) for one, name in self.catalogue.tags.family(family).items()]
+            families[family] = [(tag, counts[tag]) for tag in tags if counts[tag]]
+        return families
+
     def tagged(self, tag: Tag, lang: str) -> tuple[Chapter, ...]:
         return tuple(chapter for chapter in self.chapters[lang] if tag in chapter.tags)
 
@@ -171,12 +182,15 @@ def load_book(
     *,
     link: Callable[[str], str] = str,
     calculators: Mapping[str, Calculator] | None = None,
+    discuss: Callable[[str, str, str], str] | None = None,
 ) -> Book:
     """Read, compile and check all chapters; raises BookError with every mistake that was found.
 
-    `link` turns a path from the root of the site into the address that is printed in the text.
+    `link` turns a path from the root of the site into the address that is printed in the text; `discuss` gives the
+    address where a section is discussed, by language, slug and the section's id.
     """
-    return _Settings(content or folder("content"), link, registry() if calculators is None else calculators).load()
+    calculators = registry() if calculators is None else calculators
+    return _Settings(content or folder("content"), link, calculators, discuss).load()
 
 
 def _stamp(content: Path) -> frozenset[tuple[str, int, int]]:

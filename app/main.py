@@ -14,11 +14,13 @@ from app import __version__
 from app.chapters import BookError
 from app.downloads import evidence_routes
 from app.endpoints import add_api_routes
+from app.indexes import index_routes
 from app.offload import Offload
 from app.pages import Pages, page_routes, preferred
 from app.ready import Front, below, security_headers
 from app.rendering import Lang
-from app.site import Settings, Site
+from app.settings import Settings
+from app.site import Site
 
 _WORDS: dict[int, tuple[tuple[str, str], tuple[str, str]]] = {
     404: (
@@ -66,6 +68,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     )
     doors = add_api_routes(app, offload, site.version)
     app.router.routes.extend(evidence_routes(site.evidence))
+    app.router.routes.extend(index_routes(site))
     app.router.routes.extend(page_routes(site))
     health = {"status": "ok", "version": __version__}
     app.add_api_route("/healthz", lambda: health, methods=["GET", "HEAD"], include_in_schema=False)

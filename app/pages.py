@@ -108,7 +108,8 @@ class Pages:
             "梯度缩放与并行正确性的交互式 Wiki" if lang == "zh" else "An interactive wiki on parallel correctness"
         )
         title = "同一步" if lang == "zh" else "SameStep"
-        return self._finished(request, "shelf.html", title=title, description=description, parts=book.parts(lang))
+        context = {"parts": book.parts(lang), "families": book.families(lang)}
+        return self._finished(request, "shelf.html", title=title, description=description, **context)
 
     async def calculators(self, request: Request) -> Response:
         lang, _ = self._open(request)
@@ -303,10 +304,10 @@ class Pages:
         if request.url.query:
             return self._page(request, template, **context)
         shared = self.context(request, request.path_params["lang"])
-        return _AsIs(self._site.keep(request.scope["path"], self._site.render(template, shared | context)))
+        return AsIs(self._site.keep(request.scope["path"], self._site.render(template, shared | context)))
 
 
-class _AsIs(Response):
+class AsIs(Response):
     """A finished answer, sent by itself."""
 
     def __init__(self, ready: Any) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 import logging
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,27 +19,12 @@ from app.paths import APP, folder
 from app.ready import Ready, security_headers
 from app.rendering import environment
 from app.search import SearchIndex, Section
+from app.settings import Settings
 
 log = logging.getLogger("samestep")
 
 _EVIDENCE_SECONDS = 1.0
 _HTML = "text/html; charset=utf-8"
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How this server is reached and run; workers started by the server read it from the environment."""
-
-    root_path: str = ""
-    reload: bool = False
-
-    @classmethod
-    def from_environment(cls) -> "Settings":
-        return cls(os.environ.get("SAMESTEP_ROOT_PATH", ""), os.environ.get("SAMESTEP_RELOAD") == "1")
-
-    def to_environment(self) -> None:
-        os.environ["SAMESTEP_ROOT_PATH"] = self.root_path
-        os.environ["SAMESTEP_RELOAD"] = "1" if self.reload else "0"
 
 
 @dataclass
@@ -64,7 +48,7 @@ class Site:
         assets = Assets(folder("static"), _made_assets(), root)
         jinja = environment(folder("templates"), assets.url, root)
         jinja.auto_reload = settings.reload
-        book = load_book(link=lambda path: root + path)
+        book = load_book(link=lambda path: root + path, discuss=settings.discuss if settings.discuss_url else None)
         site = cls(
             settings=settings,
             assets=assets,
@@ -109,11 +93,14 @@ class Site:
 
     def keep(self, path: str, html: str) -> Ready:
         """A finished page; served from now on without asking again, unless an author is at work."""
-        headers = [(b"cache-control", b"no-cache"), *security_headers()]
-        ready = Ready(html.encode(), _HTML, headers)
+        ready = self.finished(html, _HTML)
         if not self.settings.reload:
             self.ready[path] = ready
         return ready
+
+    def finished(self, text: str, content_type: str) -> Ready:
+        """An answer with the headers that every page has, not kept."""
+        return Ready(text.encode(), content_type, [(b"cache-control", b"no-cache"), *security_headers()])
 
 
 def _made_assets() -> dict[str, bytes]:

@@ -15,13 +15,14 @@ TOP_LEVEL = {"pyproject.toml", "app", "content", "static", "templates", "experim
 CALCULATORS = sorted(registry())
 
 LEVELS: list[set[str]] = [
-    {"app.contract", "app.paths", "app.scales"},
+    {"app.contract", "app.paths", "app.scales", "app.settings", "app.volume"},
     {"app.calculators", "app.evidence", "app.search"},
     {"app.errors", "app.fonts", "app.rendering"},
     {"app.answers", "app.exhibits", "app.markdown", "app.offload", "app.ready"},
     {"app.assets", "app.chapters", "app.downloads", "app.endpoints", "app.panels"},
-    {"app.site"},
+    {"app.bibliography", "app.feeds", "app.lexicon", "app.site"},
     {"app.pages"},
+    {"app.indexes"},
     {"app.main"},
     {"app.__main__"},
 ]

@@ -10,6 +10,7 @@ from typing import Any
 from markdown_it.token import Token
 
 from app.calculators import Calculator
+from app.markdown.glossary import Finder
 from app.markdown.pieces import CalculatorRef, CheckedNumber, EvidenceRef, Mistake, Reference
 
 
@@ -33,9 +34,13 @@ class Context:
     """Ids of the chapter's own sources; None: unknown, do not check."""
     link: Callable[[str], str]
     """Turns a path from the root of the site into the address to print."""
+    terms: Finder | None = None
+    """The glossary's terms, or None: link none."""
+    discuss: Callable[[str], str] | None = None
+    """The address where a section is discussed, by its id; None: nowhere."""
 
 
-_PAGE_IDS = re.compile(r"main|sources(-title)?|related-title|(source|part|row)-.*|fn(ref)?\d.*")
+_PAGE_IDS = re.compile(r"main|sources(-title)?|related-title|(source|part|row|term)-.*|fn(ref)?\d.*")
 
 
 @dataclass
@@ -55,6 +60,8 @@ class Build:
     refs: list[CalculatorRef | EvidenceRef] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     """Numbered things so far, by kind."""
+    terms: list[str] = field(default_factory=list)
+    """Ids of the glossary's terms that this text uses."""
 
     @property
     def lang(self) -> str:

@@ -1,4 +1,4 @@
-"""What is declared once for the whole book: tags, planned chapters and experiments, renamed addresses."""
+"""What is declared once for the whole book: tags, planned chapters and experiments, renamed addresses, the glossary."""
 
 import re
 import tomllib
@@ -6,24 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
+from app.markdown.glossary import Glossary, mistakes_of
+from app.markdown.names import Name
 from app.markdown.pieces import Mistake
 
 _TOML_LINE = re.compile(r" ?\(at line (\d+), column \d+\)")
 _Model = TypeVar("_Model", bound=BaseModel)
-
-
-class Name(BaseModel):
-    """A name in both languages."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    zh: str = Field(min_length=1)
-    en: str = Field(min_length=1)
-
-    def __getitem__(self, lang: str) -> str:
-        return {"zh": self.zh, "en": self.en}[lang]
 
 
 class PlannedChapter(Name):
@@ -63,7 +53,7 @@ class _Redirects(BaseModel):
 
 
 class Catalogue:
-    """The three files of one content folder; a missing one is empty."""
+    """The four files of one content folder; a missing one is empty."""
 
     def __init__(self, content: Path) -> None:
         self.mistakes: list[Mistake] = []
@@ -71,6 +61,9 @@ class Catalogue:
         self.plans = self._read(content / "planned.toml", Plans)
         self.redirects_file = content / "redirects.toml"
         self.redirects: Mapping[str, str] = self._read(self.redirects_file, _Redirects).redirect
+        self.glossary_file = content / "glossary.toml"
+        self.glossary = self._read(self.glossary_file, Glossary)
+        self.mistakes += mistakes_of(self.glossary, self.glossary_file)
         families = (self.tags.topic, self.tags.level, self.tags.kind)
         ids = [identifier for family in families for identifier in family]
         for identifier in sorted({one for one in ids if ids.count(one) > 1}):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 
 from app.markdown.head import Source
@@ -34,6 +35,8 @@ class Chapter:
     related: tuple[str, ...]
     """Slugs, each of a chapter or of a planned one."""
     sources: tuple[Source, ...]
+    updated: date | None
+    """When the author last changed what it says; None when the head does not tell."""
     document: Document
 
     @property

@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from datetime import date
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -38,6 +39,8 @@ class Head(BaseModel):
     level: str
     kind: str
     related: tuple[str, ...] = ()
+    updated: date | None = None
+    """The day of its last change that a reader should hear of."""
     sources: tuple[Source, ...] = ()
 
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from app.evidence import DamagedError, Library, UnknownEvidenceError
 from app.markdown.build import Context, DamagedEvidenceError
 from app.markdown.catalogue import Catalogue
 from app.markdown.chapter import Chapter, Planned, Tag
+from app.markdown.glossary import Finder, lost_sections
 from app.markdown.head import Head, TextWithHead
 from app.markdown.parser import compile_markdown
 from app.markdown.pieces import Document, Mistake
@@ -56,15 +57,22 @@ class Loaded:
     mistakes: tuple[Mistake, ...]
 
 
-def load(content: Path, link: Callable[[str], str], calculators: Mapping[str, Calculator]) -> Loaded:
+def load(
+    content: Path,
+    link: Callable[[str], str],
+    calculators: Mapping[str, Calculator],
+    discuss: Callable[[str, str, str], str] | None = None,
+) -> Loaded:
+    """Compile everything. `discuss` gives the address where a section is discussed, by language, slug and id."""
     catalogue = Catalogue(content)
     mistakes = list(catalogue.mistakes)
     files = list(_files(content, mistakes))
     library = Library(content / "evidence")
+    finders = {lang: catalogue.glossary.finder(lang) for lang in LANGUAGES}
     chapters: dict[str, list[Chapter]] = {lang: [] for lang in LANGUAGES}
     for file in files:
         mistakes += file.text.mistakes
-        context = _context(file, files, catalogue, library, link, calculators)
+        context = _context(file, files, catalogue, library, link, calculators, finders[file.lang], discuss)
         document = compile_markdown(file.text.body, file.path, context, first_line=file.text.first_line)
         mistakes += document.mistakes
         if head := file.text.head:
@@ -73,6 +81,7 @@ def load(content: Path, link: Callable[[str], str], calculators: Mapping[str, Ca
     forget_states()
     ordered = {lang: tuple(sorted(chapters[lang], key=lambda chapter: chapter.number)) for lang in LANGUAGES}
     mistakes += [mistake for lang in LANGUAGES for mistake in _missing_anchors(ordered[lang])]
+    mistakes += _glossary_mistakes(ordered, catalogue)
     mistakes += _redirect_mistakes(catalogue, {file.slug for file in files})
     planned = {lang: _planned(lang, catalogue, {chapter.slug for chapter in ordered[lang]}) for lang in LANGUAGES}
     return Loaded(ordered, planned, catalogue, tuple(mistakes))
@@ -107,6 +116,8 @@ def _context(
     library: Library,
     link: Callable[[str], str],
     calculators: Mapping[str, Calculator],
+    finder: Finder,
+    discuss: Callable[[str, str, str], str] | None,
 ) -> Context:
     head = file.text.head
     return Context(
@@ -118,6 +129,8 @@ def _context(
         planned=frozenset(catalogue.plans.chapter),
         sources=frozenset(source.id for source in head.sources) if head else None,
         link=link,
+        terms=finder.of(file.slug),
+        discuss=partial(discuss, file.lang, file.slug) if discuss else None,
     )
 
 
@@ -149,6 +162,7 @@ def _chapter(file: _File, head: Head, document: Document, catalogue: Catalogue) 
         tags=tuple(Tag(family, tag, name[file.lang]) for family, tag, name in named if name),
         related=head.related,
         sources=head.sources,
+        updated=head.updated,
         document=document,
     )
 
@@ -174,6 +188,14 @@ def _missing_anchors(chapters: Sequence[Chapter]) -> Iterator[Mistake]:
             if not known and reference.anchor not in sources:
                 reason = f"the chapter “{reference.slug}” has no id “{reference.anchor}”"
                 yield Mistake(chapter.file, reference.line, reason)
+
+
+def _glossary_mistakes(chapters: Mapping[str, Sequence[Chapter]], catalogue: Catalogue) -> Iterator[Mistake]:
+    anchors: dict[str, list[Mapping[str, int]]] = {}
+    for lang in LANGUAGES:
+        for chapter in chapters[lang]:
+            anchors.setdefault(chapter.slug, []).append(chapter.document.anchors)
+    return lost_sections(catalogue.glossary, catalogue.glossary_file, anchors, frozenset(catalogue.plans.chapter))
 
 
 def _redirect_mistakes(catalogue: Catalogue, slugs: set[str]) -> Iterator[Mistake]:

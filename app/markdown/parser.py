@@ -21,6 +21,7 @@ from app.markdown import cjk, lint
 from app.markdown.build import Build, Context, inline_tokens, line_of
 from app.markdown.checked import checked_numbers
 from app.markdown.containers import boxes
+from app.markdown.discuss import discussions
 from app.markdown.equations import formulas
 from app.markdown.fences import fences
 from app.markdown.glue import keep_together
@@ -28,6 +29,7 @@ from app.markdown.headings import headings
 from app.markdown.links import links
 from app.markdown.pieces import Document, Piece, Section
 from app.markdown.tables import tables
+from app.markdown.terms import terms
 from app.markdown.text import reading_minutes, sections
 from app.markdown.words import word
 
@@ -47,13 +49,14 @@ def compile_markdown(source: str, file: Path, context: Context, *, first_line: i
     env: EnvType = {"build": build}
     tokens = markdown.parse(text, env)
     checked_numbers(tokens, build)
+    terms(tokens, build)
     links(tokens, build)
     fences(tokens, build)
     formulas(tokens, build)
     _anchors(tokens, build)
     cjk.join_lines(tokens)
     keep_together(tokens)
-    tokens = headings(tables(tokens, build), build)
+    tokens = headings(discussions(tables(tokens, build), build), build)
     lead, tree = sections(tokens, build, markdown)
     html = markdown.renderer.render(tokens, markdown.options, env)
     for anchor, line in build.links:
@@ -68,6 +71,7 @@ def compile_markdown(source: str, file: Path, context: Context, *, first_line: i
         formulas=build.counts["display"],
         references=tuple(build.references),
         checked=tuple(build.checked),
+        terms=tuple(build.terms),
         minutes=reading_minutes([lead, *_texts(tree)], build.counts["display"]),
         mistakes=tuple(build.mistakes),
     )

@@ -118,6 +118,8 @@ class Document:
     """How many display formulas there are."""
     references: tuple[Reference, ...]
     checked: tuple[CheckedNumber, ...]
+    terms: tuple[str, ...]
+    """Ids of the glossary's terms that the text uses; `#term-ID` is where it uses one first."""
     minutes: int
     """Reading time."""
     mistakes: tuple[Mistake, ...] = ()

@@ -16,6 +16,7 @@ WORDS: Final[dict[str, dict[str, str]]] = {
     "code": {"zh": "代码", "en": "Code"},
     "footnotes": {"zh": "脚注", "en": "Footnotes"},
     "footnote": {"zh": "脚注 {}", "en": "Footnote {}"},
+    "discuss": {"zh": "讨论或订正本节", "en": "Discuss or correct this section"},
     "back": {"zh": "回到脚注 {} 的引用处", "en": "Back to reference {}"},
 }
 

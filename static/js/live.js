@@ -251,7 +251,7 @@ for (const form of document.querySelectorAll("form[data-calculator]")) new Panel
 
 // ---- the section being read: marked in the contents, kept by the language switch
 
-const headings = [...document.querySelectorAll(".prose > :is(h2, h3)[id], .prose > hgroup > h2[id]")];
+const headings = [...document.querySelectorAll(".prose > :is(h2, h3)[id], .prose > hgroup > :is(h2, h3)[id]")];
 let section;
 const findSection = () => {
   const found = headings.findLast((heading) => heading.getBoundingClientRect().top < 160);
@@ -268,3 +268,13 @@ addEventListener("scroll", () => (looking ??= requestAnimationFrame(() => ((look
   passive: true,
 });
 if (headings.length) findSection();
+
+// ---- Escape puts a term's definition away until pointer and focus have left the term
+
+addEventListener("keydown", (event) => {
+  if (event.key !== "Escape") return;
+  for (const term of document.querySelectorAll(".term:is(:hover, :focus)")) {
+    term.classList.add("put-away");
+    for (const left of ["pointerleave", "blur"]) term.addEventListener(left, () => term.classList.remove("put-away"), { once: true });
+  }
+});

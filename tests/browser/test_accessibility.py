@@ -23,6 +23,9 @@ KINDS = {
     "experiments": "/zh/experiments",
     "experiment": "/en/experiments/info_nce",
     "API": "/en/api",
+    "glossary": "/zh/glossary",
+    "sources": "/en/sources",
+    "tag": "/zh/tags/advanced",
     "missing page": "/zh/no-such-page",
 }
 AXE = Axe()

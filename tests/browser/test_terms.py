@@ -1,0 +1,82 @@
+"""A term's definition on pointing and on focus; on paper neither it nor what only a screen needs."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Locator, Page
+
+SHOWN = "term => getComputedStyle(term, '::after').content !== 'none'"
+
+
+@pytest.fixture
+def term(open_page: Callable[..., Page]) -> Locator:
+    return open_page("/en/parallel-correctness", reduced_motion="reduce").locator("#term-temperature")
+
+
+def test_a_definition_shows_while_its_term_is_pointed_at_or_focused(term: Locator) -> None:
+    assert not term.evaluate(SHOWN)
+    term.hover()
+    assert term.evaluate(SHOWN)
+    term.page.mouse.move(0, 0)
+    assert not term.evaluate(SHOWN)
+    term.page.locator("#term-document").focus()
+    term.page.keyboard.press("Tab")
+    assert term.evaluate("term => term === document.activeElement")
+    assert term.evaluate(SHOWN)
+
+
+def test_escape_puts_a_definition_away_until_the_term_is_left(term: Locator) -> None:
+    term.hover()
+    term.page.keyboard.press("Escape")
+    assert not term.evaluate(SHOWN)
+    term.page.mouse.move(0, 0)
+    term.hover()
+    assert term.evaluate(SHOWN)
+
+
+def test_the_pointer_may_move_onto_the_definition(term: Locator) -> None:
+    term.hover()
+    box = term.bounding_box()
+    assert box is not None
+    for step in range(0, 30, 3):
+        term.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2 + step)
+        assert term.evaluate(SHOWN)
+
+
+def test_a_definition_reads_as_the_links_description_not_as_its_name(term: Locator) -> None:
+    term.hover()
+    snapshot = term.aria_snapshot()
+    assert 'link "temperature"' in snapshot
+    assert "softmax" not in snapshot.splitlines()[0]
+
+
+def test_the_book_does_not_scroll_sideways_on_a_small_screen(open_page: Callable[..., Page]) -> None:
+    page = open_page("/en/book", viewport={"width": 390, "height": 844})
+    assert page.evaluate("document.scrollingElement.scrollWidth") <= 390
+
+
+@pytest.mark.parametrize("width", [320, 1280])
+def test_a_definition_stays_inside_the_page(open_page: Callable[..., Page], width: int) -> None:
+    page = open_page("/zh/parallel-correctness", viewport={"width": width, "height": 800}, reduced_motion="reduce")
+    for term in page.locator(".term").all()[:12]:
+        term.hover()
+        assert page.evaluate("document.scrollingElement.scrollWidth") <= width
+
+
+def test_on_paper_chapters_begin_on_new_pages_and_nothing_pops_up(
+    open_page: Callable[..., Page], tmp_path: Path
+) -> None:
+    page = open_page("/en/book")
+    page.emulate_media(media="print")
+    breaks = page.locator(".book-chapter").evaluate_all("all => all.map(one => getComputedStyle(one).breakBefore)")
+    assert len(breaks) > 10
+    assert set(breaks) == {"page"}
+    assert not page.locator(".site-head, .site-foot, .panel-foot").first.is_visible()
+    hidden = page.locator(".book details > :not(summary)").evaluate_all(
+        "all => all.filter(e => !e.offsetHeight).length"
+    )
+    assert hidden == 0
+    file = tmp_path / "book.pdf"
+    page.pdf(path=file, format="A4")
+    assert file.stat().st_size > 100_000
