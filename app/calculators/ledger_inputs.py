@@ -62,6 +62,8 @@ class Cell(TypedDict, total=False):
     count: RawNumber
 
 
+_NOTHING_TO_SUM = ("must be 0 where n is 0: there is nothing to sum", "n 为 0 时须为 0：没有可以求和的东西")
+
 RawRows = Annotated[list[list[RawNumber]], Field(min_length=1, max_length=MAX_RANKS)]
 
 
@@ -104,6 +106,10 @@ def _from_columns(columns: Columns, sizes: tuple[int, ...], *, exactly: bool) ->
     for per_unit, summed in (("g", "G"), ("loss", "S")):
         if getattr(columns, summed) is not None:
             sums[summed] = _column(columns, summed, sizes, exactly=exactly)
+            stray = (counts == 0) & (sums[summed] != 0)
+            if stray.any():
+                place = _place(sizes, int(np.argmax(stray)))
+                raise InputError(*_NOTHING_TO_SUM, field=("microsteps", summed, *place), code="not_zero")
         elif getattr(columns, per_unit) is not None:
             sums[summed] = counts * _column(columns, per_unit, sizes, exactly=exactly)
     return Window(sizes, counts, sums["G"], sums.get("S"))
@@ -213,9 +219,11 @@ def _sums(cell: Cell, path: tuple[str | int, ...], read: Callable[[Any], Any]) -
     times = n if per_unit == "g" else 1
     gradient = _gradient(cell[per_unit], (*path, per_unit), read, times)  # type: ignore[literal-required]
     loss_name = _one_of(cell, "loss", "S", path)
-    if loss_name is None:
-        return n, gradient, None
-    loss = _number(cell[loss_name], (*path, loss_name), read)  # type: ignore[literal-required]
+    loss = None if loss_name is None else _number(cell[loss_name], (*path, loss_name), read)  # type: ignore[literal-required]
+    if n == 0:
+        for name, value in (("G", gradient if per_unit == "G" else 0), ("S", loss if loss_name == "S" else 0)):
+            if value if not isinstance(value, list) else any(value):
+                raise InputError(*_NOTHING_TO_SUM, field=(*path, name), code="not_zero")
     return n, gradient, n * loss if loss_name == "loss" else loss
 
 

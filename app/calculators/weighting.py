@@ -131,9 +131,19 @@ def weights(group: Group, window: Window) -> Weights:
     denominator, level = _denominator_of(scheme, window)
     if level < group.level:
         denominator, level = _lift(denominator, level, group.level, window), group.level
-    if scheme.empty_cell == "undefined" and not window.all_filled(denominator):
+    if not window.all_filled(denominator) and (scheme.empty_cell == "undefined" or _divides_by_zero(scheme, window)):
         return Weights(None, denominator, level, "empty_cell" if level != WINDOW and window.total else "zero_count")
     return Weights(_lift(group.scale, group.level, level, window), denominator, level)
+
+
+def _divides_by_zero(scheme: Scheme, window: Window) -> bool:
+    """Whether a given denominator is 0 where there is something to divide: that is no empty cell's 0/0."""
+    if isinstance(scheme.denominator, str):
+        return False
+    denominator, level = _denominator_of(scheme, window)
+    if level == WINDOW:
+        return bool(window.total)
+    return bool(np.any((denominator == 0) & (window.counts != 0)))
 
 
 def _scale_of(scheme: Scheme, window: Window) -> tuple[Any, int]:

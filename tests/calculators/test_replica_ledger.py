@@ -253,6 +253,9 @@ def test_a_panel_that_does_not_hold_together_names_the_field(fields: dict[str, s
         ({"n": [[1, 2], [-3]], "g": [[1, 2], [3]]}, ("microsteps", "n", 1, 0)),
         ({"n": [[1, 2], ["x"]], "g": [[1, 2], [3]]}, ("microsteps", "n", 1, 0)),
         ({"n": [[1]]}, ("microsteps", "g")),
+        ([[{"n": 0, "G": 1, "S": 0}]], ("microsteps", 0, 0, "G")),
+        ([[{"n": 0, "G": 0, "S": 1}]], ("microsteps", 0, 0, "S")),
+        ({"n": [[1], [0]], "G": [[1], [1]]}, ("microsteps", "G", 1, 0)),
     ],
 )
 def test_a_window_that_cannot_be_read_names_the_place(microsteps: Any, path: tuple[str | int, ...]) -> None:
@@ -271,3 +274,15 @@ def test_a_replica_without_microsteps_weighs_nothing() -> None:
     assert got["reference"]["grad"] == 3
     assert not got["schemes"]["replica_mean_then_ddp_mean"]["defined"]
     assert got["schemes"]["P_over_N_then_ddp_mean"]["matches_reference"]
+
+
+@pytest.mark.parametrize("denominator", [0, [[0], [1]]])
+@pytest.mark.parametrize("policy", ["undefined", "skip", "clamp1"])
+def test_a_denominator_of_zero_under_something_is_undefined_whatever_empty_cells_do(
+    denominator: Any, policy: str
+) -> None:
+    scheme = {"name": "s", "denominator": denominator, "empty_cell": policy}
+    got = compute(microsteps=[[{"n": 1, "g": 1}], [{"n": 2, "g": 1}]], schemes=[scheme])
+    assert got["schemes"]["s"]["defined"] is False
+    empty = compute(microsteps=[[{"n": 0, "g": 1}], [{"n": 2, "g": 1}]], schemes=[scheme])
+    assert empty["schemes"]["s"]["defined"] is (policy != "undefined" and denominator != 0)
