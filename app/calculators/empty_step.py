@@ -354,18 +354,22 @@ def compute(inputs: Inputs) -> Result:
     given = floats(inputs.grad, ("grad",), extended)
     run = _adamw if inputs.optimizer == "adamw" else _sgd
     zero = run(before, np.zeros_like(given), inputs)
+    called = run(before, given, inputs)
+    finite = bool(np.isfinite(given).all())
+    for step, field in ((zero, "param"), (called, "grad")):
+        if field == "param" or finite:
+            _must_be_finite(step.memory, field)
     still, count = _unmoved(before), inputs.scheduler_steps
     ways: dict[SchemeName, tuple[_Step, bool, int]] = {
         "skip": (still, False, count),
-        "step_called": (run(before, given, inputs), True, count + 1),
+        "step_called": (called, True, count + 1),
         "zero_grad": (zero, True, count + 1),
         "none_grad": (still, True, count + 1),
         "clamped_denominator": (zero, True, count + 1),
         "nan_grad": (run(before, np.full_like(given, np.nan), inputs), True, count + 1),
         "scheduler_only": (still, False, count + 1),
     }
-    schemes = {name: _state(before, step, called, after, count) for name, (step, called, after) in ways.items()}
-    finite = bool(np.isfinite(given).all())
+    schemes = {name: _state(before, step, stepped, after, count) for name, (step, stepped, after) in ways.items()}
     return Result(
         optimizer=inputs.optimizer,
         defined=finite,
@@ -374,6 +378,14 @@ def compute(inputs: Inputs) -> Result:
         step_called=schemes["step_called"],
         schemes=schemes,
     )
+
+
+def _must_be_finite(memory: _Memory, field: str) -> None:
+    """Finite inputs whose step leaves float64, or divides 0 by 0 for want of an ε, are refused."""
+    for values in (memory.param, memory.exp_avg, memory.exp_avg_sq, memory.momentum_buffer):
+        if values is not None and not np.isfinite(values).all():
+            en, zh = "leads to a step that float64 cannot hold", "得到的一步超出 float64 的范围"
+            raise InputError(en, zh, field=field, code="number_range")
 
 
 def _memory(inputs: Inputs) -> _Memory:

@@ -1,18 +1,23 @@
 """Tables scroll inside a region of their own, so that the page never scrolls sideways."""
 
+import re
 from collections.abc import Sequence
 
+from markdown_it.common.utils import escapeHtml
 from markdown_it.rules_block.table import escapedSplit
 from markdown_it.token import Token
 
 from app.markdown.build import Build, line_of, raw
 from app.markdown.words import word
 
+_ONLY_FORMULAS = re.compile(r"\s*(\$[^$]+\$[\s,;/·]*)+")
+"""A header that holds nothing else has no text that every reader's tool finds: it is named by its source."""
+
 
 def tables(tokens: Sequence[Token], build: Build) -> list[Token]:
     out: list[Token] = []
     columns = 0
-    for token in tokens:
+    for token, following in zip(tokens, [*tokens[1:], None], strict=True):
         if token.type == "table_open":
             label = word("table", build.lang, build.count("table"))
             start = f'<div class="table-scroll" tabindex="0" role="region" aria-label="{label}">\n'
@@ -21,6 +26,9 @@ def tables(tokens: Sequence[Token], build: Build) -> list[Token]:
         elif token.type == "th_open":
             columns += 1
             token.attrSet("scope", "col")
+            if following is not None and following.children and _ONLY_FORMULAS.fullmatch(following.content):
+                name = escapeHtml(re.sub(r"[$\\{}]", "", following.content).strip())
+                following.children.append(raw(f'<span class="visually-hidden">{name}</span>'))
         elif token.type == "tr_open" and columns:
             _check_width(token, columns, build)
         if token.type in ("th_open", "td_open") and "style" in token.attrs:

@@ -325,3 +325,17 @@ def test_the_query_writes_itself_back_as_text_and_tables_have_a_full_header() ->
     for table in panel(Query()).tables():
         assert table.rows
         assert all(len(row) == len(table.header) for row in table.rows)
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"param": [1e308], "grad": [1e308], "lr": 1e308, "optimizer": "sgd"}, "grad"),
+        ({"param": [1], "grad": [0], "lr": 1, "eps": 0}, "param"),
+        ({"param": [1], "grad": [1e200], "lr": 1}, "grad"),
+    ],
+)
+def test_finite_numbers_whose_step_leaves_float64_are_refused(body: Body, field: str) -> None:
+    with pytest.raises(InputError) as caught:
+        compute(Inputs(**body))
+    assert (caught.value.field, caught.value.code) == ((field,), "number_range")

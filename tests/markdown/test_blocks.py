@@ -203,3 +203,9 @@ def test_reading_time_counts_characters_words_and_formulas(compiled: Compile) ->
     assert compiled("字" * 700).minutes == 2
     assert compiled("word " * 601, "en").minutes == 4
     assert compiled("$$a$$\n\n" * 8).minutes == 2
+
+
+def test_a_header_of_formulas_alone_has_their_source_as_text(html: Html) -> None:
+    made = html("| $w_q$ | text $x$ |\n|---|---|\n| 1 | 2 |\n")
+    assert made.count("visually-hidden") == 1
+    assert '<span class="visually-hidden">w_q</span></th>' in made
