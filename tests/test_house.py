@@ -122,6 +122,18 @@ def test_both_languages_hold_the_same_chapters_ids_formulas_and_fences() -> None
         assert fences[0] == fences[1], one.slug
 
 
+def test_every_chapter_has_something_to_see_an_exercise_and_a_source() -> None:
+    book = load_book()
+    for lang in LANGUAGES:
+        for chapter in book.chapters[lang]:
+            html = "".join(piece for piece in chapter.pieces if isinstance(piece, str))
+            assert chapter.document.calculators or chapter.document.evidence, chapter.path
+            assert 'class="box exercise"' in html, chapter.path
+            assert "<details" in html, f"{chapter.path}: the exercise has no folded answer"
+            assert chapter.sources, chapter.path
+            assert chapter.minutes > 1, chapter.path
+
+
 def test_published_evidence_belongs_to_an_experiment() -> None:
     folder = ROOT / "content" / "evidence"
     bags = [path.name for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
