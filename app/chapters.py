@@ -16,6 +16,7 @@ from pathlib import Path
 from app.calculators import Calculator, registry
 from app.markdown.catalogue import Catalogue
 from app.markdown.chapter import Chapter, Part, Planned, SearchSection, Tag, search_sections
+from app.markdown.compiled import Compiled
 from app.markdown.head import Source
 from app.markdown.loading import LANGUAGES, load
 from app.markdown.parity import differences
@@ -58,10 +59,15 @@ class _Settings:
     link: Callable[[str], str]
     calculators: Mapping[str, Calculator]
     discuss: Callable[[str, str, str], str] | None
+    cache: Path | None
 
     def load(self) -> "Book":
         stamp = _stamp(self.content)
-        loaded = load(self.content, self.link, self.calculators, self.discuss)
+        compiled = None
+        if self.cache is not None:
+            addresses = self.link("/") + (self.discuss("en", "slug", "id") if self.discuss else "")
+            compiled = Compiled(self.cache, self.content, addresses)
+        loaded = load(self.content, self.link, self.calculators, self.discuss, compiled)
         if loaded.mistakes:
             raise BookError(loaded.mistakes)
         return Book(loaded.chapters, loaded.planned, loaded.catalogue, self, stamp)
@@ -183,14 +189,16 @@ def load_book(
     link: Callable[[str], str] = str,
     calculators: Mapping[str, Calculator] | None = None,
     discuss: Callable[[str, str, str], str] | None = None,
+    cache: Path | None = None,
 ) -> Book:
     """Read, compile and check all chapters; raises BookError with every mistake that was found.
 
     `link` turns a path from the root of the site into the address that is printed in the text; `discuss` gives the
-    address where a section is discussed, by language, slug and the section's id.
+    address where a section is discussed, by language, slug and the section's id. In `cache` the compiled chapters are
+    kept for the next start.
     """
     calculators = registry() if calculators is None else calculators
-    return _Settings(content or folder("content"), link, calculators, discuss).load()
+    return _Settings(content or folder("content"), link, calculators, discuss, cache).load()
 
 
 def _stamp(content: Path) -> frozenset[tuple[str, int, int]]:

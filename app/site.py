@@ -15,7 +15,7 @@ from app.chapters import Book, load_book
 from app.evidence import Library
 from app.markdown.highlight import stylesheet
 from app.panels import Panels
-from app.paths import APP, folder
+from app.paths import APP, cache_folder, folder
 from app.ready import Ready, security_headers
 from app.rendering import environment
 from app.search import SearchIndex, Section
@@ -48,7 +48,11 @@ class Site:
         assets = Assets(folder("static"), _made_assets(), root)
         jinja = environment(folder("templates"), assets.url, root)
         jinja.auto_reload = settings.reload
-        book = load_book(link=lambda path: root + path, discuss=settings.discuss if settings.discuss_url else None)
+        book = load_book(
+            link=lambda path: root + path,
+            discuss=settings.discuss if settings.discuss_url else None,
+            cache=None if settings.reload else cache_folder() / "chapters",
+        )
         site = cls(
             settings=settings,
             assets=assets,

@@ -343,3 +343,23 @@ def test_the_book_itself_is_right_in_both_languages() -> None:
     book = load_book()
     assert book.chapters["zh"], "the checkout holds chapters"
     assert [str(mistake) for mistake in book.check()] == []
+
+
+def test_compiled_chapters_are_kept_until_anything_they_depend_on_changes(book_folder: Folder, tmp_path: Path) -> None:
+    text = HEAD.format(title="T", related="") + "\nfirst text\n"
+    for lang in ("zh", "en"):
+        for name in ("10-first", "20-second"):
+            book_folder.write(f"{lang}/{name}.md", text)
+    cache = tmp_path / "kept"
+    load_book(book_folder.content, cache=cache)
+    (kept,) = cache.glob("*.pickle")
+    before = kept.read_bytes()
+    again = load_book(book_folder.content, cache=cache)
+    assert kept.read_bytes() == before
+    assert "first text" in "".join(map(str, again.chapters["en"][0].pieces))
+    book_folder.write("en/10-first.md", text.replace("first", "second"))
+    changed = load_book(book_folder.content, cache=cache)
+    assert "second text" in "".join(map(str, changed.chapters["en"][0].pieces))
+    kept.write_bytes(b"half of a")
+    book_folder.write("en/10-first.md", text)
+    assert "first text" in "".join(map(str, load_book(book_folder.content, cache=cache).chapters["en"][0].pieces))

@@ -12,6 +12,7 @@ from app.evidence import DamagedError, Library, UnknownEvidenceError
 from app.markdown.build import Context, DamagedEvidenceError
 from app.markdown.catalogue import Catalogue
 from app.markdown.chapter import Chapter, Planned, Tag
+from app.markdown.compiled import Compiled
 from app.markdown.glossary import Finder, lost_sections
 from app.markdown.head import Head, TextWithHead
 from app.markdown.parser import compile_markdown
@@ -62,8 +63,12 @@ def load(
     link: Callable[[str], str],
     calculators: Mapping[str, Calculator],
     discuss: Callable[[str, str, str], str] | None = None,
+    compiled: Compiled | None = None,
 ) -> Loaded:
-    """Compile everything. `discuss` gives the address where a section is discussed, by language, slug and id."""
+    """Compile everything. `discuss` gives the address where a section is discussed, by language, slug and id.
+
+    `compiled` holds the documents of an earlier start; it is written when the book has no mistake.
+    """
     catalogue = Catalogue(content)
     mistakes = list(catalogue.mistakes)
     files = list(_files(content, mistakes))
@@ -73,7 +78,8 @@ def load(
     for file in files:
         mistakes += file.text.mistakes
         context = _context(file, files, catalogue, library, link, calculators, finders[file.lang], discuss)
-        document = compile_markdown(file.text.body, file.path, context, first_line=file.text.first_line)
+        compile_it = partial(compile_markdown, file.text.body, file.path, context, first_line=file.text.first_line)
+        document = compiled.document(file.path, compile_it) if compiled else compile_it()
         mistakes += document.mistakes
         if head := file.text.head:
             mistakes += _head_mistakes(file, head, context, catalogue)
@@ -83,6 +89,8 @@ def load(
     mistakes += [mistake for lang in LANGUAGES for mistake in _missing_anchors(ordered[lang])]
     mistakes += _glossary_mistakes(ordered, catalogue)
     mistakes += _redirect_mistakes(catalogue, {file.slug for file in files})
+    if compiled and not mistakes:
+        compiled.keep()
     planned = {lang: _planned(lang, catalogue, {chapter.slug for chapter in ordered[lang]}) for lang in LANGUAGES}
     return Loaded(ordered, planned, catalogue, tuple(mistakes))
 
