@@ -17,7 +17,7 @@ _ONLY_FORMULAS = re.compile(r"\s*(\$[^$]+\$[\s,;/·]*)+")
 def tables(tokens: Sequence[Token], build: Build) -> list[Token]:
     out: list[Token] = []
     columns = 0
-    for token, following in zip(tokens, [*tokens[1:], None], strict=True):
+    for token, following in zip(tokens, [*tokens[1:], None], strict=False):
         if token.type == "table_open":
             label = word("table", build.lang, build.count("table"))
             start = f'<div class="table-scroll" tabindex="0" role="region" aria-label="{label}">\n'
