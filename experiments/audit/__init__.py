@@ -1,0 +1,19 @@
+"""Is my own parallel step still the same update? The reader's file, run once on one process and once on several.
+
+In the reader's own test suite:
+
+    from experiments.audit import audit
+
+    def test_my_step_is_still_the_same_update():
+        report = audit("my_step.py")
+        assert report.verdict == "same", report
+
+The processes are started from the file, so it does not matter what pytest has imported. This package's front imports no
+torch; everything that does lives in the ranks.
+"""
+
+from experiments.audit.call import audit, audit_many
+from experiments.audit.report import Report
+from experiments.audit.settings import Settings
+
+__all__ = ["Report", "Settings", "audit", "audit_many"]

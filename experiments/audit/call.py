@@ -1,0 +1,48 @@
+"""Audit files from Python: start the ranks, collect the reports."""
+
+import pickle
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from experiments.audit.job import Job
+from experiments.audit.launch import LaunchError, launch
+from experiments.audit.report import Report, failed
+from experiments.audit.settings import Settings
+
+
+def audit(file: str | Path, **options: Any) -> Report:
+    """Audit one file; the options are those of `Settings`.
+
+    Whatever is wrong with the file is in the report (`verdict == "error"`, `failure`); raises SettingsError alone.
+    """
+    return audit_many([file], **options)[0]
+
+
+def audit_many(files: Sequence[str | Path], **options: Any) -> list[Report]:
+    """Audit several files with one set of processes. A file that ends them costs the others another launch."""
+    settings = Settings(**options)
+    folder = Path(tempfile.mkdtemp(prefix="samestep-audit-"))
+    job = Job(tuple(Path(file).resolve() for file in files), settings, folder)
+    try:
+        job.order.write_bytes(pickle.dumps(job))
+        while any(not job.report(index).exists() for index in range(len(files))):
+            try:
+                launch(job)
+            except LaunchError as error:
+                _blame(job, error)
+        reports: list[Report] = [pickle.loads(job.report(index).read_bytes()) for index in range(len(files))]
+        return [replace(report, settings=settings) for report in reports]
+    finally:
+        shutil.rmtree(folder)
+
+
+def _blame(job: Job, error: LaunchError) -> None:
+    """Give the file that ended the launch its report; if it has one, the first that has none."""
+    open_ones = [index for index in range(len(job.files)) if not job.report(index).exists()]
+    index = error.index if error.index in open_ones else open_ones[0]
+    job.place(index).mkdir(exist_ok=True)
+    job.report(index).write_bytes(pickle.dumps(failed(job.files[index], error.failure)))

@@ -1,0 +1,125 @@
+"""One plan of one file, with everything that was recorded: what the comparison and the explanation look at."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from experiments.audit import compare
+from experiments.audit.plans import Plan
+from experiments.audit.trace import Trace
+from experiments.audit.vectors import Array, Vectors
+
+Cell = tuple[int, ...]
+Basis = Callable[[Cell], Vectors]
+
+
+@dataclass(frozen=True)
+class Case:
+    """`numbers`: for each field, which samples have a row of that digest. `basis` gives a cell's own gradient."""
+
+    plan: Plan
+    reference: Trace
+    ranks: Sequence[Trace]
+    weights: Sequence[float]
+    numbers: dict[str, dict[str, list[int]]]
+    atol: float
+    folder: Path
+    basis: Basis = field(repr=False)
+
+    @property
+    def processes(self) -> int:
+        """P."""
+        return len(self.ranks)
+
+    @property
+    def microbatches(self) -> int:
+        """K."""
+        return max(len(rank) for rank in self.plan.cells)
+
+    @property
+    def weight(self) -> float:
+        """N, the weight of the whole batch."""
+        return float(sum(self.weights))
+
+    def count(self, cell: Cell) -> float:
+        """n of a cell."""
+        return float(sum(self.weights[i] for i in cell))
+
+    @property
+    def counts(self) -> Array:
+        """n_rk of the plan, (P, K)."""
+        return np.array([[self.count(cell) for cell in rank] for rank in padded(self.plan.cells)])
+
+    @cached_property
+    def clips_each_microbatch(self) -> bool:
+        """A clip is followed by another backward before the step."""
+        return any(_clip_before_backward(trace.events) for trace in self.ranks)
+
+    @cached_property
+    def reduced_after_clip(self) -> bool:
+        """Each rank has a gradient of its own at the clip, and all have the same one at the step."""
+        apart = compare.replicas(self.ranks, "gradient", self.atol).there
+        return apart and not compare.replicas(self.ranks, "clipped_gradient", self.atol).there
+
+    @cached_property
+    def gradient(self) -> Vectors | None:
+        """The gradient to compare: before the clip, and over all ranks where the reduction comes after it."""
+        first = self.ranks[0].vectors
+        if "gradient" not in first:
+            return None
+        if self.clips_each_microbatch:
+            return first["clipped_gradient"]
+        if self.reduced_after_clip:
+            return self._reduced("gradient")
+        return first["gradient"]
+
+    def _reduced(self, kind: str) -> Vectors:
+        """Mean over the ranks, or their sum if that is the reference."""
+        parts = [trace.vectors[kind] for trace in self.ranks]
+        names = list(dict.fromkeys(name for part in parts for name in part))
+        total = {name: np.sum([part[name] for part in parts if name in part], axis=0) for name in names}
+        mean = Vectors.write(self.folder / f"mean_{kind}.f64", {name: total[name] / len(parts) for name in names})
+        whole = Vectors.write(self.folder / f"sum_{kind}.f64", total)
+        expected = self.reference.gradient
+        return min((mean, whole), key=lambda each: compare.vectors(expected, each, self.atol).max_abs)
+
+    @cached_property
+    def norms(self) -> list[list[float]]:
+        """Norms of each rank; where every microbatch is clipped, the norm of what is left."""
+        if self.clips_each_microbatch and self.gradient is not None:
+            return [[self.gradient.norm] for _ in self.ranks]
+        return [trace.norms for trace in self.ranks]
+
+    @cached_property
+    def consumption(self) -> compare.Consumption | None:
+        """Which samples the models were given."""
+        return compare.consumption(self.reference, self.ranks, self.numbers)
+
+    @cached_property
+    def cells(self) -> tuple[tuple[Cell, ...], ...]:
+        """Samples of every backward on every rank as they were met; the plan's where that cannot be told."""
+        met = [trace.calls for trace in self.ranks]
+        if all(calls and all(each is not None for each in calls) for calls in met):
+            return tuple(tuple(tuple(each or ()) for each in calls) for calls in met)
+        return self.plan.cells
+
+
+def padded(cells: Sequence[Sequence[Cell]]) -> list[list[Cell]]:
+    """As many cells on every rank: empty ones where there are none."""
+    most = max(len(rank) for rank in cells)
+    return [[*rank, *[()] * (most - len(rank))] for rank in cells]
+
+
+def _clip_before_backward(events: Sequence[str]) -> bool:
+    clipped = False
+    for event in events:
+        if event == "step":
+            clipped = False
+        elif event == "backward" and clipped:
+            return True
+        elif event in ("clip", "note norm"):
+            clipped = True
+    return False

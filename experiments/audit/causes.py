@@ -1,0 +1,267 @@
+"""Every cause an audit can name: one sentence a human can act on, in both languages, and where the book explains it.
+
+Sentences are formatted with what was found; see `say`. Links are a chapter with its section, and a calculator in a
+state that shows the same fault on small numbers.
+"""
+
+from dataclasses import dataclass
+
+from app.evidence import Text
+
+
+@dataclass(frozen=True)
+class Cause:
+    """`chapter`: "slug#section". `calculator`: "name?query" of a panel that shows the fault."""
+
+    sentence: Text
+    chapter: str
+    calculator: str
+
+
+CAUSES: dict[str, Cause] = {
+    "scale": Cause(
+        {
+            "en": "The gradient is {factor} times the right one: {usual}.",
+            "zh": "梯度是正确值的 {factor} 倍：{usual}。",
+        },
+        "first-difference#sec-ratio",
+        "ratio_fingerprint?P={P}&K={K}&reference_norm={reference_norm}&observed_norm={observed_norm}",
+    ),
+    "replica_equal": Cause(
+        {
+            "en": "Every rank counts the same, however many tokens it has: each divides by its own count, and the "
+            "reduction averages. Divide by the global count: P·S/N before an averaging reduction.",
+            "zh": "每个 rank 权重相同，与各自的 token 数无关：各自除以自己的计数，归约再取平均。"
+            "应除以全局计数：平均归约之前用 P·S/N。",
+        },
+        "parallel-correctness#sec-denominator",
+        "replica_ledger?counts={counts}&scheme=replica_mean_then_ddp_mean",
+    ),
+    "microbatch_equal": Cause(
+        {
+            "en": "Every microbatch counts the same, however many tokens it has: a mean of means. Divide each "
+            "microbatch's sum by the count of the whole window.",
+            "zh": "每个微批次权重相同，与各自的 token 数无关：这是均值的均值。应把每个微批次的和除以整个窗口的计数。",
+        },
+        "first-difference#sec-weights",
+        "replica_ledger?counts={counts}&scheme=microstep_mean_div_K_then_ddp_mean",
+    ),
+    "dropped_microbatch": Cause(
+        {
+            "en": "Some samples have no part in the update: {which}.",
+            "zh": "有样本没有参与这次更新：{which}。",
+        },
+        "first-difference#sec-weights",
+        "ratio_fingerprint?P={P}&K={K}",
+    ),
+    "duplicated_samples": Cause(
+        {
+            "en": "Some samples count more than once: {which}. A sampler that pads every rank to the same length "
+            "does this.",
+            "zh": "有样本被重复计入：{which}。采样器为让各 rank 等长而补齐时就会这样。",
+        },
+        "first-difference#sec-ladder",
+        "sampler_padding",
+    ),
+    "not_reduced": Cause(
+        {
+            "en": "The ranks end with different models: gradients were not reduced over them. {why}",
+            "zh": "各 rank 更新后的模型不再相同：梯度没有在 rank 之间归约。{why}",
+        },
+        "two-process-verification#sec-order",
+        "gradient_scaling",
+    ),
+    "detached_remote": Cause(
+        {
+            "en": "The losses are right, but {wrong} get only the local part of their gradient: what was gathered from "
+            "other ranks carries none back. Use an all-gather whose backward sums.",
+            "zh": "loss 正确，但 {wrong} 只得到本地那部分梯度：从其他 rank 收集来的张量没有把梯度传回。"
+            "应使用反向会求和的 all-gather。",
+        },
+        "parallel-correctness#sec-negatives",
+        "info_nce?scheme=local_loss_remote_detached",
+    ),
+    "missing_negatives": Cause(
+        {
+            "en": "Each {part} is contrasted with its own negatives only: the gradient is what its parts give "
+            "alone, not "
+            "what the whole batch gives. Gather the representations (or cache them over the window) before the loss.",
+            "zh": "每个{part}只与自己的负样本对比：得到的是各部分单独的梯度，而不是整个批次的梯度。"
+            "应先汇集表示（或在窗口内缓存）再计算 loss。",
+        },
+        "infonce-derivatives#sec-table",
+        "info_nce?scheme=local_negatives_only",
+    ),
+    "batch_statistics": Cause(
+        {
+            "en": "{where} normalises each part of the batch by its own statistics, so the update depends on how "
+            "the batch "
+            "is cut. Use SyncBatchNorm for ranks; for microbatches there is no exact repair but freezing the "
+            "statistics.",
+            "zh": "{where} 用各部分自己的统计量做归一化，更新因此取决于批次怎样切分。跨 rank 可用 SyncBatchNorm；"
+            "对微批次除了冻结统计量没有精确的修法。",
+        },
+        "parallel-correctness#sec-equivalence",
+        "objective_weights",
+    ),
+    "local_norm": Cause(
+        {
+            "en": "Each rank takes the norm of its own shard ({norms}); the root of the sum of their squares is "
+            "the norm "
+            "that was wanted, {expected}. Reduce the squares before the root.",
+            "zh": "每个 rank 只取自己分片的范数（{norms}）；它们平方和的根才是所要的范数 {expected}。"
+            "应先归约平方再开方。",
+        },
+        "sharding#sec-local",
+        "clip_ownership?gradients={norm_rows}&loss_scale=1&scheme=per_rank",
+    ),
+    "per_rank_clip": Cause(
+        {
+            "en": "Each rank clips its own gradient before the reduction (norms {norms} instead of {expected}). Reduce "
+            "first, then clip the result.",
+            "zh": "每个 rank 在归约之前就裁剪了自己的梯度（范数 {norms}，应为 {expected}）。应先归约，再裁剪结果。",
+        },
+        "parallel-correctness#sec-norm",
+        "clip_ownership?gradients={norm_rows}&loss_scale=1&scheme=per_rank",
+    ),
+    "copies_counted": Cause(
+        {
+            "en": "The norm counts {what} {times} times: {found} instead of {expected}. Each parameter has one owner; "
+            "the others' copies do not count.",
+            "zh": "范数把 {what} 计了 {times} 次：得 {found}，应为 {expected}。每个参数只有一个所有者，其余副本不计。",
+        },
+        "sharding#sec-copies",
+        "clip_ownership?scheme=every_copy",
+    ),
+    "clip_before_unscale": Cause(
+        {
+            "en": "The gradient is clipped while it is still multiplied by the loss scale ({scale:g}). Call "
+            "scaler.unscale_(optimizer) first.",
+            "zh": "裁剪时梯度仍带着 loss scale（{scale:g}）。应先调用 scaler.unscale_(optimizer)。",
+        },
+        "mixed-precision-order#sec-clip",
+        "clip_order?scheme=clip_before_unscale",
+    ),
+    "per_microbatch_clip": Cause(
+        {
+            "en": "The gradient is clipped after every microbatch. Clip once, after the last backward of the window.",
+            "zh": "每个微批次之后都裁剪了一次梯度。应在窗口最后一次反向之后只裁剪一次。",
+        },
+        "mixed-precision-order#sec-clip",
+        "clip_order?scheme=running_clip",
+    ),
+    "step_inside_window": Cause(
+        {
+            "en": "The optimizer steps {steps} times where the reference steps {expected} time(s): the window "
+            "ends too early.",
+            "zh": "优化器走了 {steps} 步，参照只走 {expected} 步：累积窗口结束得太早。",
+        },
+        "gradient-scaling#sec-accumulation",
+        "gradient_scaling",
+    ),
+    "stale_gradient": Cause(
+        {
+            "en": "There is a gradient (up to {leftover:.3g}) before the window's first backward, and it is added to. "
+            "Call optimizer.zero_grad() before the window.",
+            "zh": "窗口第一次反向之前已有梯度（最大 {leftover:.3g}），新梯度加在了它上面。应在窗口开始前调用 "
+            "optimizer.zero_grad()。",
+        },
+        "gradient-scaling#sec-accumulation",
+        "gradient_scaling",
+    ),
+    "precision": Cause(
+        {
+            "en": "The gradient is right but for rounding as in {type} (relative error {residual:.1e}): a hook, "
+            "a buffer or "
+            "autocast carries it in low precision.",
+            "zh": "梯度只差 {type} 的舍入（相对误差 {residual:.1e}）：某个钩子、缓冲区或 autocast 用低精度传递了它。",
+        },
+        "mixed-precision-order#sec-sums",
+        "reduction_precision",
+    ),
+    "stepped_on_empty": Cause(
+        {
+            "en": "optimizer.step() was called on {where} without anything to learn from, and {moved} changed all the "
+            "same. Skip the step on all ranks together.",
+            "zh": "{where} 上没有任何可学的内容，却仍调用了 optimizer.step()，{moved} 因此改变。应让所有 rank "
+            "一起跳过这一步。",
+        },
+        "update-and-stability#sec-zero",
+        "empty_step?scheme=zero_grad",
+    ),
+    "optimizer_state": Cause(
+        {
+            "en": "Gradients and parameters agree, the optimizer's memory does not: {where}. The next update "
+            "will differ.",
+            "zh": "梯度与参数都一致，但优化器的内部状态不同：{where}。下一次更新就会不同。",
+        },
+        "update-and-stability#sec-momentum",
+        "empty_step",
+    ),
+    "unknown": Cause(
+        {
+            "en": "{what}",
+            "zh": "{what}",
+        },
+        "first-difference#sec-ladder",
+        "ratio_fingerprint?P={P}&K={K}",
+    ),
+}
+
+USUAL: dict[str, Text] = {
+    "P": {
+        "en": "the reduction sums where the loss expects a mean",
+        "zh": "归约求了和，而 loss 以为它会取平均",
+    },
+    "1/P": {
+        "en": "the loss is divided by the global count, and the reduction averages on top; multiply the loss by P",
+        "zh": "loss 已除以全局计数，归约又取了一次平均；应把 loss 乘以 P",
+    },
+    "K": {
+        "en": "the losses of the microbatches are added up and not divided by K",
+        "zh": "各微批次的 loss 相加后没有除以 K",
+    },
+    "1/K": {
+        "en": "the loss is divided by the global count, and by the number of microbatches on top",
+        "zh": "loss 已除以全局计数，又除了一次微批次数",
+    },
+    "P*K": {
+        "en": "both sums, over ranks and microbatches, and no division",
+        "zh": "对 rank 与微批次都求了和，却没有除",
+    },
+    "1/(P*K)": {
+        "en": "divided by the global count, and by P and K on top",
+        "zh": "已除以全局计数，又除了 P 和 K",
+    },
+    "N": {"en": "a summed loss and a summing reduction", "zh": "loss 求和，归约也求和"},
+    "1/N": {"en": "the division by the global count happens twice", "zh": "除以全局计数做了两次"},
+    "N/P": {
+        "en": "a summed loss that an averaging reduction divides by P alone",
+        "zh": "loss 求和，平均归约只除以了 P",
+    },
+    "N/K": {"en": "a summed loss that is divided by K alone", "zh": "loss 求和，只除以了 K"},
+    "N/(P*K)": {
+        "en": "a summed loss divided by the numbers of ranks and microbatches, not by the count",
+        "zh": "loss 求和，除以的是 rank 数与微批次数，而不是计数",
+    },
+    "P^2": {
+        "en": "multiplied by P for an averaging reduction, and the reduction sums",
+        "zh": "为平均归约乘了 P，而归约却是求和",
+    },
+    "1/P^2": {"en": "averaged over the ranks twice", "zh": "对 rank 取了两次平均"},
+    "S": {"en": "the loss scale was never taken out", "zh": "loss scale 没有除掉"},
+    "1/S": {"en": "the loss scale was taken out without having been put in", "zh": "没乘 loss scale 却除了它"},
+}
+"""What usually makes a factor."""
+
+NO_USUAL: Text = {"en": "look for a division that is missing or made twice", "zh": "请查找漏掉或多做的一次除法"}
+
+
+def say(code: str, **found: object) -> Text:
+    """The cause's sentence, with a Text among the values taken in the sentence's language."""
+    sentence = CAUSES[code].sentence
+    return {"en": sentence["en"].format(**_in("en", found)), "zh": sentence["zh"].format(**_in("zh", found))}
+
+
+def _in(language: str, found: dict[str, object]) -> dict[str, object]:
+    return {name: value[language] if isinstance(value, dict) else value for name, value in found.items()}

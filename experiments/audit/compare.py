@@ -1,0 +1,161 @@
+"""Compare a run of P ranks with the reference, stage by stage: the first difference is the one that explains most."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from experiments.audit.rows import merged
+from experiments.audit.trace import Trace
+from experiments.audit.vectors import Array, Vectors
+
+STAGES = ("samples", "loss", "replicas", "gradient", "norm", "clipped_gradient", "parameters", "optimizer_state")
+
+SMALL = 1e-5
+"""Numbers are compared relative to the greatest of their kind, but to no less than this."""
+ZERO = 1e-12
+"""A tensor whose gradient is so much smaller than the greatest one is rounding noise around zero."""
+NOISE = 1e-6
+"""What an optimizer that divides by the gradient's own size may make of such noise."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The greatest absolute difference, where it is, and what was allowed."""
+
+    max_abs: float
+    allowed: float
+    tensors: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def there(self) -> bool:
+        """More than allowed; what is not a number always is."""
+        return not self.max_abs <= self.allowed
+
+
+def greatest(expected: Array, got: Array) -> float:
+    """Greatest |a - b|; inf where one of the two is not finite and they differ."""
+    if expected.shape != got.shape:
+        return math.inf
+    same = (expected == got) | (np.isnan(expected) & np.isnan(got))
+    with np.errstate(invalid="ignore"):
+        apart = np.where(same, 0.0, np.abs(expected - got))
+    return float(np.max(np.where(np.isnan(apart), math.inf, apart), initial=0.0))
+
+
+def vectors(expected: Vectors, got: Vectors, atol: float, lenient: Iterable[str] = ()) -> Difference:
+    """Two sets of tensors; one that is missing counts as zero. `lenient`: tensors whose gradient is only noise."""
+    lenient = set(lenient)
+    allowed = atol * max(expected.scale, SMALL)
+    worst: dict[str, float] = {}
+    for name in dict.fromkeys([*expected, *got]):
+        there = expected[name] if name in expected else np.zeros_like(got[name])
+        apart = greatest(there, got[name] if name in got else np.zeros_like(there))
+        noisy = name in lenient or name.rpartition(".")[0] in lenient
+        worst[name] = 0.0 if noisy and apart <= NOISE else apart
+    ranked = sorted(worst.items(), key=lambda each: -each[1])
+    return Difference(ranked[0][1] if ranked else 0.0, allowed, tuple(ranked))
+
+
+def noise(reference: Vectors) -> list[str]:
+    """Tensors whose reference gradient is zero but for rounding."""
+    scale = reference.scale
+    return [name for name in reference if reference.max_abs(name) <= ZERO * scale]
+
+
+def states(expected: Vectors, got: Vectors, atol: float, lenient: Sequence[str]) -> Difference:
+    """Optimizer states, kind by kind: second moments are much smaller than steps."""
+    worst: list[tuple[str, float, float]] = []
+    kinds = {name.rpartition(".")[2] for name in (*expected, *got)}
+    for kind in sorted(kinds):
+        parts = [
+            Vectors(each.path, {name: at for name, at in each.places.items() if name.rpartition(".")[2] == kind})
+            for each in (expected, got)
+        ]
+        found = vectors(parts[0], parts[1], atol, lenient)
+        if found.tensors:
+            worst.append((found.tensors[0][0], found.max_abs, found.allowed))
+    if not worst:
+        return Difference(0.0, atol)
+    name, apart, allowed = max(worst, key=lambda each: each[1] / each[2])
+    return Difference(apart, allowed, ((name, apart),))
+
+
+def replicas(ranks: Sequence[Trace], kind: str, atol: float) -> Difference:
+    """The other ranks against rank 0."""
+    none = Difference(0.0, atol)
+    if any(kind not in trace.vectors for trace in ranks):
+        return none if all(kind not in trace.vectors for trace in ranks) else Difference(math.inf, atol)
+    first = ranks[0].vectors[kind]
+    found = [vectors(first, trace.vectors[kind], atol) for trace in ranks[1:]]
+    return max(found, key=lambda each: each.max_abs, default=none)
+
+
+@dataclass(frozen=True)
+class Consumption:
+    """What the models were given, in the reference and on all ranks. Numbers of samples; `times` of the usual count."""
+
+    missing: tuple[int, ...]
+    repeated: tuple[tuple[int, float], ...]
+    times: float
+
+    @property
+    def difference(self) -> float:
+        """The greatest excess or lack of one sample."""
+        return max([1.0] * bool(self.missing) + [abs(count - 1) for _, count in self.repeated], default=0.0)
+
+
+def consumption(
+    reference: Trace, ranks: Sequence[Trace], numbers: dict[str, dict[str, list[int]]]
+) -> Consumption | None:
+    """Compare the rows that outermost forwards got; None where there is no common field to compare."""
+    expected, got = merged([reference.consumed]), merged([trace.consumed for trace in ranks])
+    found: Consumption | None = None
+    for field in expected:
+        if field not in got:
+            continue
+        ratios = {digest: got[field][digest] / count for digest, count in expected[field].items()}
+        usual = Counter(ratio for ratio in ratios.values() if ratio).most_common(1)
+        times = usual[0][0] if usual else 1.0
+        samples = {number: ratio / times for digest, ratio in ratios.items() for number in numbers[field][digest]}
+        missing = tuple(sorted(number for number, ratio in samples.items() if ratio == 0))
+        repeated = tuple(sorted((number, ratio) for number, ratio in samples.items() if ratio not in (0, 1)))
+        here = Consumption(missing, repeated, times)
+        if found is None or here.difference > found.difference:
+            found = here
+    return found
+
+
+def loss(reference: Trace, ranks: Sequence[Trace], atol: float) -> tuple[Difference, float, float] | None:
+    """Mean over the ranks of the losses that were differentiated, or their sum if that fits; None where not comparable.
+
+    A cached gradient (a backward that follows no forward) differentiates something else than the loss.
+    """
+    if not reference.losses or any(_surrogate(trace) for trace in (reference, *ranks)):
+        return None
+    expected, sums = sum(reference.losses), [sum(trace.losses) for trace in ranks]
+    allowed = atol * max(abs(expected), SMALL)
+    mean = sum(sums) / len(sums)
+    best = min((mean, sum(sums)), key=lambda value: abs(value - expected) > allowed) if math.isfinite(mean) else mean
+    return Difference(abs(best - expected) if math.isfinite(best) else math.inf, allowed), expected, best
+
+
+def _surrogate(trace: Trace) -> bool:
+    """Backwards without a forward before them: not the loss itself was differentiated. No forward at all: unknown."""
+    kinds = [event for event in trace.events if event.startswith(("forward", "backward"))]
+    backwards = kinds.count("backward")
+    if backwards == len(kinds):
+        return False
+    return len(trace.losses) != backwards or any(
+        event == "backward" and (i == 0 or kinds[i - 1] == "backward") for i, event in enumerate(kinds)
+    )
+
+
+def norms(expected: Sequence[float], found: Sequence[Sequence[float]], atol: float) -> Difference | None:
+    """Norms that were computed, in order, on every rank; None where there are none to compare."""
+    if not expected or not any(found):
+        return None
+    allowed = atol * max(*map(abs, expected), SMALL)
+    return Difference(max(greatest(np.array(expected), np.array(each)) for each in found), allowed)

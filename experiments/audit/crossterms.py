@@ -1,0 +1,81 @@
+"""Terms between samples: the loss of one depends on others, as with in-batch negatives or batch statistics.
+
+Then the reference is no sum of what the microbatches give alone. If what was observed is such a sum, each part was
+computed by itself. If it is not, and yet the loss is right, the other ranks' samples took part in the forward only.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from app.evidence import Text
+from experiments.audit import parameters, reweighting
+from experiments.audit.case import Case, Cell, padded
+from experiments.audit.compare import Difference
+from experiments.audit.report import Finding
+from experiments.audit.reweighting import Span
+from experiments.audit.vectors import Vectors
+from experiments.audit.wording import finding, listing, unknown
+
+PARTS: tuple[tuple[str, Text], ...] = (
+    ("cells", {"en": "microbatch of each rank", "zh": "rank 的每个微批次"}),
+    ("ranks", {"en": "rank", "zh": "rank"}),
+    ("steps", {"en": "accumulation step", "zh": "累积步"}),
+)
+
+
+def explain_cross_terms(case: Case, found: dict[str, Difference | None]) -> Finding | None:
+    """A finding if the reference has terms between samples; None if it is a sum over the microbatches."""
+    dropout = next((limit.where for limit in case.reference.limits if limit.kind == "dropout"), None)
+    if dropout:
+        return unknown(
+            case,
+            f"{dropout} draws other masks in another run, so gradients differ by chance: switch it off for the audit. "
+            "Samples, replicas and counted collectives are still compared.",
+            f"{dropout} 每次运行的掩码不同，梯度的差异只是偶然：审计时请关掉它。样本、各 rank "
+            f"是否一致与集合通信次数仍已比较。",
+        )
+    if _is_sum(case, case.reference.gradient, _tables(case)["cells"]):
+        return None
+    normalised = next((limit.where for limit in case.ranks[0].limits if "batch_norm" in limit.kind), None)
+    for name, part in PARTS:
+        if case.gradient is not None and _is_sum(case, case.gradient, _tables(case)[name]):
+            if normalised:
+                return finding(case, "batch_statistics", where=normalised)
+            return finding(case, "missing_negatives", part=part)
+    if normalised:
+        return finding(case, "batch_statistics", where=normalised)
+    return _gathered(case, found)
+
+
+def _tables(case: Case) -> dict[str, list[Cell]]:
+    rows = padded(case.cells)
+    joined = [tuple(sample for cell in row for sample in cell) for row in rows]
+    steps = [tuple(sample for row in rows for sample in row[k]) for k in range(len(rows[0]))]
+    return {"cells": [cell for row in rows for cell in row], "ranks": joined, "steps": steps}
+
+
+def _is_sum(case: Case, gradient: Vectors, cells: Sequence[Cell]) -> bool:
+    """Whether weights exist with which the cells' own gradients give this one."""
+    against = Span([case.basis(cell) if cell else None for cell in cells]).against(gradient)
+    usual = [case.count(cell) / (case.weight or 1.0) for cell in cells]
+    equal = [float(bool(cell)) / len(cells) for cell in cells]
+    for weights in (usual, equal):
+        if against.multiple(np.array(weights))[1] < reweighting.FITS:
+            return True
+    enough = gradient.numel > 2 * len(cells)
+    return enough and against.fit()[1] < reweighting.FITS
+
+
+def _gathered(case: Case, found: dict[str, Difference | None]) -> Finding | None:
+    loss, got = found["loss"], case.gradient
+    if loss is None or loss.there or got is None or case.processes == 1:
+        return None
+    gradient = found["gradient"]
+    rows = parameters.table(case.reference.gradient, got, gradient.allowed if gradient else 0.0)
+    wrong = [row.name for row in rows if row.status not in ("same", "zero")]
+    right = [row.name for row in rows if row.status == "same"]
+    evidence: tuple[Text, ...] = (
+        {"en": f"Right: {listing(right) or 'none'}.", "zh": f"正确的：{listing(right) or '无'}。"},
+    )
+    return finding(case, "detached_remote", wrong=listing(wrong), evidence=evidence)

@@ -1,0 +1,145 @@
+"""From the traces of a file to its report: compare every plan, explain what differs, say what cannot be concluded."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from app.evidence import Text
+from experiments.audit import compare, parameters, perform, stages
+from experiments.audit.case import Basis, Case, Cell
+from experiments.audit.explanation import explain
+from experiments.audit.limits import limits
+from experiments.audit.plans import Plan
+from experiments.audit.reader import load
+from experiments.audit.report import Finding, PlanReport, RankLog, Report, Verdict
+from experiments.audit.rows import Rows
+from experiments.audit.settings import Settings
+from experiments.audit.trace import Trace
+from experiments.audit.vectors import Vectors
+from experiments.audit.wording import unknown
+
+
+def diagnose(place: Path, folder: Path, plans: Sequence[Plan], settings: Settings, device: torch.device) -> Report:
+    """The report of one file whose runs are in the folder. May run parts of the batch alone, in a world of one."""
+    dtype: torch.dtype = getattr(torch, settings.dtype)
+    file = load(place, dtype)
+    data = file.data()
+    weights, numbers = file.weights(data), Rows(data).numbers
+    reference = perform.loaded(folder / "reference")
+    basis = _basis(place, folder, dtype, device)
+    reports = []
+    for plan in plans:
+        ranks = [perform.loaded(folder / plan.name / f"rank{rank}") for rank in range(len(plan.cells))]
+        reports.append(
+            plan_report(Case(plan, reference, ranks, weights, numbers, settings.tolerance, folder / plan.name, basis))
+        )
+    return Report(
+        place,
+        tuple(reports),
+        settings=settings,
+        samples=len(weights),
+        weight=sum(weights),
+        parameters=reference.parameters.numel,
+    )
+
+
+def _basis(place: Path, folder: Path, dtype: torch.dtype, device: torch.device) -> Basis:
+    """The gradient of a cell alone, run when it is asked for and kept on disk."""
+    made: dict[Cell, Vectors] = {}
+
+    def basis(cell: Cell) -> Vectors:
+        if cell not in made:
+            made[cell] = perform.alone(place, dtype, device, folder / f"basis{len(made)}", cell).load().gradient
+        return made[cell]
+
+    return basis
+
+
+def plan_report(case: Case) -> PlanReport:
+    """Compare a plan and explain its first difference."""
+    found = stages.compared(case)
+    first = stages.first(found)
+    nothing = vacuous(case, first)
+    verdict: Verdict = "vacuous" if nothing else "different" if first else "same"
+    reason: Finding | None = nothing or (explain(case, found, first) if first else None)
+    gradient = found["gradient"]
+    return PlanReport(
+        case.plan.name,
+        tuple(tuple(row) for row in case.plan.counts),
+        tuple(tuple(case.count(cell) for cell in row) for row in case.plan.cells),
+        verdict,
+        stages.listed(found, first),
+        first,
+        reason,
+        parameters.table(case.reference.gradient, case.gradient, gradient.allowed)
+        if gradient is not None and case.gradient is not None
+        else (),
+        _log(case.reference),
+        tuple(_log(trace) for trace in case.ranks),
+        limits(case),
+        _notes(case, found, first),
+    )
+
+
+def _log(trace: Trace) -> RankLog:
+    return RankLog(
+        trace.rank,
+        tuple(trace.events),
+        tuple(trace.losses),
+        tuple(trace.norms),
+        trace.collectives,
+        trace.leftover,
+    )
+
+
+def vacuous(case: Case, first: str | None) -> Finding | None:
+    """Why equality would prove nothing, or the run was none: no gradient, no step, no movement, no communication."""
+    reference, ranks = case.reference, case.ranks
+    everyone = [reference, *ranks]
+    silent = [trace for trace in everyone if "gradient" not in trace.vectors or not trace.gradient.scale]
+    initial = reference.vectors["initial"]
+    still = [trace for trace in everyone if not compare.vectors(initial, trace.parameters, 0.0).there]
+    if first is None or (len(set(map(id, silent)) - {id(reference)}) == len(ranks) and reference not in silent):
+        if not any(trace.steps for trace in ranks):
+            return _vacuous(case, "optimizer.step() was never called", "从未调用 optimizer.step()")
+        if all(trace in silent for trace in ranks):
+            return _vacuous(case, "all gradients are zero or None", "所有梯度都是零或 None")
+    if first is None and reference in still:
+        return _vacuous(case, "no parameter moved", "没有任何参数改变")
+    differs = first is not None
+    if differs and reference not in still and all(trace in still for trace in ranks) and not ranks[0].steps:
+        return _vacuous(case, "no parameter moved on the ranks", "各 rank 上没有任何参数改变")
+    apart = case.processes > 1 and compare.replicas(ranks, "parameters", case.atol).there
+    if case.processes > 1 and not apart and not any(trace.collectives for trace in ranks):
+        return _vacuous(
+            case,
+            "nothing was reduced between the ranks; each did all the work by itself",
+            "rank 之间没有任何归约；每个 rank 都独自做完了全部工作",
+        )
+    return None
+
+
+def _vacuous(case: Case, english: str, chinese: str) -> Finding:
+    return unknown(case, f"This proves nothing: {english}.", f"这说明不了任何问题：{chinese}。")
+
+
+def _notes(case: Case, found: stages.Found, first: str | None) -> tuple[Text, ...]:
+    """What is worth knowing and decides nothing."""
+    notes: list[Text] = []
+    quiet = compare.noise(case.reference.gradient) if "gradient" in case.reference.vectors else []
+    for names, english, chinese in (
+        (quiet, "gradient zero in the reference", "参照中梯度为零"),
+        (case.reference.none_gradients, "no gradient (None) in the reference", "参照中没有梯度（None）"),
+    ):
+        if names:
+            notes.append({"en": f"{english}: {', '.join(names)}", "zh": f"{chinese}：{'、'.join(names)}"})
+    samples = found["samples"]
+    if samples is not None and samples.there and first is None:
+        notes.append(
+            {
+                "en": "some samples were fed a different number of times, without effect on the update",
+                "zh": "有样本被输入的次数不同，但对更新没有影响",
+            }
+        )
+    return tuple(notes)

@@ -1,0 +1,243 @@
+"""From the first difference to its cause: what the events, the norms and the cells' own gradients say."""
+
+from collections.abc import Sequence
+
+from app.evidence import Text
+from experiments.audit import compare, norms, parameters, precision, scales
+from experiments.audit.case import Case
+from experiments.audit.compare import Difference
+from experiments.audit.gradients import explain_gradient, which_samples
+from experiments.audit.report import Finding
+from experiments.audit.wording import finding, listing, numbers, unknown
+
+Found = dict[str, Difference | None]
+
+
+def explain(case: Case, found: Found, first: str) -> Finding:
+    """The finding for the stage that differs first."""
+    if first == "samples":
+        return _samples(case)
+    if first == "loss":
+        return unknown(
+            case,
+            "The update is the same; the loss that was differentiated is not: a term without a gradient.",
+            "更新相同；但被求导的 loss 不同：其中有一项没有梯度。",
+        )
+    by_events = _events(case)
+    if first == "replicas":
+        return by_events or _replicas(case)
+    if by_events:
+        return by_events
+    if first == "gradient":
+        return explain_gradient(case, found)
+    if first == "norm":
+        return _norm(case)
+    if first == "clipped_gradient":
+        return _clipped(case)
+    return _after_the_gradient(case, found, first)
+
+
+def _samples(case: Case) -> Finding:
+    consumption = case.consumption
+    assert consumption is not None
+    if consumption.missing:
+        text = which_samples(consumption.missing)
+        return finding(case, "dropped_microbatch", which=text)
+    times = ", ".join(f"{number} ({count:g}×)" for number, count in consumption.repeated[:12])
+    return finding(case, "duplicated_samples", which={"en": f"sample {times}", "zh": f"样本 {times}"})
+
+
+def _events(case: Case) -> Finding | None:
+    """Causes that show in the order of things."""
+    expected = case.reference
+    leftover = max(trace.leftover for trace in case.ranks)
+    if leftover > 0 and expected.leftover == 0:
+        return finding(case, "stale_gradient", leftover=leftover)
+    steps = max(trace.steps for trace in case.ranks)
+    if steps > max(expected.steps, 1) and min(trace.steps for trace in case.ranks) == steps:
+        return finding(case, "step_inside_window", steps=steps, expected=expected.steps)
+    if case.clips_each_microbatch:
+        return finding(case, "per_microbatch_clip")
+    scaled = next((trace for trace in case.ranks if _clipped_scaled(trace.events)), None)
+    if scaled is not None and scaled.loss_scale not in (None, 1.0):
+        return finding(case, "clip_before_unscale", scale=scaled.loss_scale)
+    return None
+
+
+def _clipped_scaled(events: Sequence[str]) -> bool:
+    """A clip comes after the last backward and before unscale_ (or without it)."""
+    if "backward" not in events:
+        return False
+    last = len(events) - 1 - list(reversed(events)).index("backward")
+    after = events[last:]
+    clip = next((i for i, event in enumerate(after) if event in ("clip", "note norm")), None)
+    return clip is not None and "unscale" not in after[:clip]
+
+
+def _replicas(case: Case) -> Finding:
+    """Why the ranks end with different models."""
+    idle = [trace for trace in case.ranks if trace.steps == 0]
+    if idle and len(idle) < case.processes:
+        return _some_stepped(case)
+    same_before = not compare.replicas(case.ranks, "gradient", case.atol).there
+    if same_before and compare.replicas(case.ranks, "clipped_gradient", case.atol).there:
+        return _norm(case)
+    if not compare.replicas(case.ranks, "clipped_gradient", case.atol).there:
+        return unknown(
+            case,
+            "The ranks step with the same gradient and end with different parameters: do they start from the same "
+            "model, with the same optimizer?",
+            "各 rank 用相同的梯度更新，参数却不同：它们的初始模型和优化器相同吗？",
+        )
+    return finding(case, "not_reduced", why=_why_not_reduced(case))
+
+
+def _some_stepped(case: Case) -> Finding:
+    stepped = [trace.rank for trace in case.ranks if trace.steps]
+    empty = [rank for rank, row in enumerate(case.counts) if not row.sum()]
+    if empty and set(stepped) & set(empty):
+        return finding(
+            case,
+            "stepped_on_empty",
+            where={"en": f"rank {listing(empty)}", "zh": f"rank {listing(empty)}"},
+            moved={"en": "its model", "zh": "它的模型"},
+        )
+    return unknown(
+        case,
+        f"Only rank {listing(stepped)} called optimizer.step(): the decision to skip must be the same on all ranks.",
+        f"只有 rank {listing(stepped)} 调用了 optimizer.step()：是否跳过这一步必须由所有 rank 共同决定。",
+    )
+
+
+def _why_not_reduced(case: Case) -> Text:
+    first = case.ranks[0]
+    without = first.forwards["ddp without synchronisation"]
+    forwards = [event for event in first.events if event.startswith("forward")]
+    if not any(trace.collectives for trace in case.ranks):
+        return {"en": "No collective was issued at all.", "zh": "没有发起任何集合通信。"}
+    unused = sorted({name for trace in case.ranks for name in trace.none_gradients})
+    if without and not first.forwards["ddp"]:
+        return {
+            "en": "Every forward of the wrapper ran inside no_sync().",
+            "zh": "包装模块的每次前向都在 no_sync() 里。",
+        }
+    if without and forwards and forwards[-1] == "forward in no_sync":
+        return {
+            "en": "The last forward ran inside no_sync(); what counts is where the forward runs, not the backward.",
+            "zh": "最后一次前向在 no_sync() 里；起作用的是前向所在的位置，而不是反向。",
+        }
+    if first.forwards["plain"] and not first.forwards["ddp"]:
+        return {
+            "en": "No forward went through DistributedDataParallel: is ddp.module, or the bare model, called?",
+            "zh": "没有一次前向经过 DistributedDataParallel：是否调用了 ddp.module 或未包装的模型？",
+        }
+    if unused:
+        return {
+            "en": f"{listing(unused)} had no gradient: one unused parameter leaves its whole bucket unreduced "
+            "(find_unused_parameters, or static_graph).",
+            "zh": f"{listing(unused)} 没有梯度：一个未用到的参数会让它所在的整个桶都不归约"
+            "（用 find_unused_parameters 或 static_graph）。",
+        }
+    return {
+        "en": "Two forwards before two backwards, or a backward outside the wrapper, do this.",
+        "zh": "两次前向后再两次反向，或绕过包装模块的反向，都会这样。",
+    }
+
+
+def _norm(case: Case) -> Finding:
+    """Explain norms that are not the reference's."""
+    expected = case.reference.norms or [case.reference.gradient.norm]
+    found = [each[-1] if each else float("nan") for each in case.norms]
+    if case.reduced_after_clip:
+        fault: norms.NormFault | None = norms.NormFault("per_rank_clip")
+    else:
+        sharded = not compare.replicas(case.ranks, "gradient", case.atol).there
+        fault = norms.explain(expected[-1], found, case.reference.gradient, sharded)
+    if fault is None:
+        factor = (
+            scales.name(found[0] / expected[-1], case.processes, case.microbatches, case.weight)
+            if expected[-1]
+            else None
+        )
+        named = f" ({factor.name}×)" if factor and factor.names else ""
+        return unknown(
+            case,
+            f"The gradient is right, its norm is not: {numbers(found)} instead of {expected[-1]:.6g}{named}.",
+            f"梯度正确，范数不对：{numbers(found)}，应为 {expected[-1]:.6g}{named}。",
+        )
+    if fault.cause == "copies_counted":
+        everything = len(fault.tensors) == len(case.reference.gradient)
+        what: Text = (
+            {"en": "every parameter", "zh": "每个参数"}
+            if everything
+            else {"en": listing(fault.tensors), "zh": listing(fault.tensors)}
+        )
+        return finding(
+            case,
+            "copies_counted",
+            what=what,
+            times=fault.times,
+            found=numbers(found[:1]),
+            expected=numbers(expected[-1:]),
+        )
+    return finding(case, fault.cause, norms=numbers(found), expected=numbers(expected[-1:]), norm_rows=_rows(found))
+
+
+def _rows(values: Sequence[float]) -> str:
+    return ";".join(f"{value:.6g}" for value in values)
+
+
+def _clipped(case: Case) -> Finding:
+    expected, found = case.reference.clipped_gradient, case.ranks[0].clipped_gradient
+    factor, residual = parameters.common_factor(expected, found)
+    if residual < parameters.PROPORTIONAL:
+        named = scales.name(factor, case.processes, case.microbatches, case.weight)
+        return finding(
+            case,
+            "scale",
+            factor=named.name,
+            names=named.names,
+            usual={"en": "the gradient is scaled after the clip or the norm", "zh": "梯度在裁剪或求范数之后又被缩放"},
+        )
+    carried = precision.carried_in(expected, found, parameters.residual(expected, found))
+    if carried:
+        return finding(case, "precision", type=carried, residual=parameters.residual(expected, found))
+    return unknown(
+        case,
+        "The gradient and its norm are right, the clipped gradient is not.",
+        "梯度及其范数都正确，裁剪后的梯度不对。",
+    )
+
+
+def _after_the_gradient(case: Case, found: Found, first: str) -> Finding:
+    """The gradient is right: parameters or optimizer state are not."""
+    silent = "clipped_gradient" not in case.reference.vectors or not case.reference.clipped_gradient.scale
+    if silent and case.ranks[0].steps:
+        moved: Text = (
+            {"en": "the parameters", "zh": "参数"} if first == "parameters" else {"en": "its state", "zh": "其状态"}
+        )
+        return finding(case, "stepped_on_empty", where={"en": "a batch", "zh": "该批次"}, moved=moved)
+    expected, got = case.reference.hyperparameters, case.ranks[0].hyperparameters
+    changed = [
+        f"{key}: {group[key]} → {other.get(key)}"
+        for group, other in zip(expected, got, strict=False)
+        for key in group
+        if group[key] != other.get(key)
+    ]
+    if changed:
+        return unknown(
+            case,
+            f"The gradient is right, the optimizer steps with other settings ({'; '.join(changed)}).",
+            f"梯度正确，但优化器的设置不同（{'；'.join(changed)}）。",
+        )
+    if case.ranks[0].steps == 0 and case.reference.steps:
+        return unknown(case, "optimizer.step() was never called.", "没有调用 optimizer.step()。")
+    difference = found[first]
+    where = listing([name for name, _ in difference.tensors]) if difference else ""
+    if first == "optimizer_state":
+        return finding(case, "optimizer_state", where={"en": where, "zh": where})
+    return unknown(
+        case,
+        f"Gradients agree, parameters do not ({where}): does something move them beside the optimizer?",
+        f"梯度一致，参数却不同（{where}）：除了优化器还有什么在改动它们？",
+    )

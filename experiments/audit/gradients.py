@@ -1,0 +1,184 @@
+"""Why the gradient differs: one factor, other weights, terms between samples, or rounding."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from app.evidence import Text
+from experiments.audit import causes, parameters, precision, reweighting, scales
+from experiments.audit.case import Case, Cell, padded
+from experiments.audit.compare import SMALL, Difference
+from experiments.audit.crossterms import explain_cross_terms
+from experiments.audit.report import Finding, Weights
+from experiments.audit.reweighting import Reweighting, Span
+from experiments.audit.vectors import Array
+from experiments.audit.wording import finding, listing, unknown
+
+Found = dict[str, Difference | None]
+
+
+def which_samples(samples: Sequence[int]) -> Text:
+    """Samples by number."""
+    return {"en": f"sample {listing(samples)}", "zh": f"样本 {listing(samples)}"}
+
+
+def explain_gradient(case: Case, found: Found) -> Finding:
+    """In order: not finite, one factor, a re-weighting, terms between samples, rounding, unknown."""
+    expected, got = case.reference.gradient, case.gradient
+    assert got is not None
+    broken = sorted(name for name in got if not np.isfinite(got[name]).all())
+    if broken:
+        return unknown(
+            case,
+            f"The gradient of {listing(broken)} is not finite: is the mean of an empty microbatch taken (0/0)?",
+            f"{listing(broken)} 的梯度不是有限数：是否对空的微批次取了均值（0/0）？",
+        )
+    factor, residual = parameters.common_factor(expected, got)
+    if residual < parameters.PROPORTIONAL:
+        return scaled(case, factor)
+    return (
+        _reweighted(case)
+        or partly_scaled(case)
+        or explain_cross_terms(case, found)
+        or _rounded(case)
+        or unknown(
+            case,
+            "The gradient is neither a multiple of the right one nor a re-weighting of the microbatches' gradients.",
+            "梯度既不是正确值的倍数，也不是各微批次梯度的重新加权。",
+            evidence=_limits_met(case),
+        )
+    )
+
+
+def _limits_met(case: Case) -> tuple[Text, ...]:
+    if "clip" in case.ranks[0].events or any(trace.norms for trace in case.ranks):
+        return ()
+    return (
+        {
+            "en": 'A hand-written clip hides the gradient before it: say ctx.note("norm", norm) just before scaling.',
+            "zh": '手写的裁剪会掩盖裁剪之前的梯度：请在缩放之前调用 ctx.note("norm", norm)。',
+        },
+    )
+
+
+def scaled(case: Case, factor: float) -> Finding:
+    """All parameters are off by one factor."""
+    named = scales.name(factor, case.processes, case.microbatches, case.weight, case.ranks[0].loss_scale)
+    evidence: tuple[Text, ...] = ()
+    if named.ambiguous:
+        others = ", ".join(named.names)
+        evidence = ({"en": f"Here {others} are the same number.", "zh": f"这里 {others} 是同一个数。"},)
+    return finding(
+        case,
+        "scale",
+        names=named.names,
+        evidence=evidence,
+        factor=f"{named.name} = {factor:.6g}" if named.names else f"{factor:.6g}",
+        usual=causes.USUAL.get(named.name, causes.NO_USUAL),
+    )
+
+
+def partly_scaled(case: Case) -> Finding | None:
+    """Some parameters are right and the others are off by one factor that has a name.
+
+    Where samples are gathered only scalars, such as a learned temperature, are told so: a detached half of a whole
+    tensor may happen to be exactly 1/P.
+    """
+    got, expected = case.gradient, case.reference.gradient
+    assert got is not None
+    rows = parameters.table(expected, got, case.atol * max(expected.scale, SMALL))
+    wrong = [row for row in rows if row.status not in ("same", "zero")]
+    gathered = any("all_gather" in event for trace in case.ranks for event in trace.events)
+    if not wrong or (gathered and any(expected.size(row.name) > 1 for row in wrong if row.name in expected)):
+        return None
+    ratios = [row.ratio for row in wrong if row.status == "scaled" and row.ratio]
+    if len(ratios) < len(wrong) or max(ratios) - min(ratios) > scales.RELATIVE * abs(ratios[0]):
+        return None
+    named = scales.name(ratios[0], case.processes, case.microbatches, case.weight, case.ranks[0].loss_scale)
+    if not named.names:
+        return None
+    which = listing([row.name for row in wrong])
+    evidence: Text = {"en": f"Only {which}; all others are right.", "zh": f"只有 {which}；其余都正确。"}
+    usual: Text = {
+        "en": "these are reduced or divided once too often or too seldom",
+        "zh": "它们多或少归约（或除）了一次",
+    }
+    return finding(
+        case, "scale", names=named.names, evidence=(evidence,), factor=f"{named.name} = {ratios[0]:.6g}", usual=usual
+    )
+
+
+def span_of(case: Case, cells: Sequence[Cell]) -> Span:
+    """The gradients of these cells alone."""
+    return Span([case.basis(cell) if cell else None for cell in cells])
+
+
+def reference_weights(case: Case, span: Span, cells: Sequence[Cell]) -> Array | None:
+    """The weights with which the reference consists of the cells: n_c / N, or what fits; None if it does not."""
+    usual = np.array([case.count(cell) for cell in cells])
+    usual = usual / (case.weight or 1.0)
+    against = span.against(case.reference.gradient)
+    if against.residual(usual) < reweighting.FITS:
+        return usual
+    fitted, residual = against.fit()
+    return fitted if residual < reweighting.FITS and span.unique else None
+
+
+def _reweighted(case: Case) -> Finding | None:
+    got = case.gradient
+    assert got is not None
+    for table in dict.fromkeys((case.cells, case.plan.cells)):
+        rows = padded(table)
+        cells = [cell for row in rows for cell in row]
+        span = span_of(case, cells)
+        right = reference_weights(case, span, cells)
+        if right is None:
+            continue
+        counts = np.array([float(len(cell)) for cell in cells])
+        rule = reweighting.explain(span.against(got), right, counts, case.processes)
+        if rule is not None:
+            return _weights_finding(case, rule, right, rows)
+    return None
+
+
+def _weights_finding(case: Case, rule: Reweighting, right: Array, rows: list[list[Cell]]) -> Finding:
+    weights = Weights(_rows(rule.weights, len(rows)), _rows(right, len(rows)))
+    shape = (len(rows), len(rows[0]))
+    cells = [tuple(int(i) for i in np.unravel_index(cell, shape)) for cell in rule.cells]
+    flat = [cell for row in rows for cell in row]
+    samples = sorted(sample for cell in rule.cells for sample in flat[cell])
+    places = listing([f"rank {rank}, microbatch {k}" for rank, k in cells])
+    which: Text = {
+        "en": f"{places} (samples {listing(samples)})",
+        "zh": f"{places}（样本 {listing(samples)}）",
+    }
+    evidence: tuple[Text, ...] = ()
+    if abs(rule.factor - 1) > 1e-6 and rule.pattern in ("replica_equal", "microbatch_equal"):
+        named = scales.name(rule.factor, case.processes, case.microbatches, case.weight)
+        evidence = (
+            {"en": f"All weights are {named.name} times as large on top.", "zh": f"此外所有权重都是 {named.name} 倍。"},
+        )
+    if rule.pattern == "unknown":
+        return finding(
+            case,
+            "unknown",
+            weights=weights,
+            evidence=evidence,
+            what={
+                "en": "The gradient is a re-weighting of the microbatches' gradients by no rule known here.",
+                "zh": "梯度是各微批次梯度的重新加权，但不是这里已知的规则。",
+            },
+        )
+    return finding(case, rule.pattern, weights=weights, evidence=evidence, which=which)
+
+
+def _rows(weights: Array, ranks: int) -> tuple[tuple[float, ...], ...]:
+    return tuple(tuple(float(weight) for weight in row) for row in weights.reshape(ranks, -1))
+
+
+def _rounded(case: Case) -> Finding | None:
+    got = case.gradient
+    assert got is not None
+    residual = parameters.residual(case.reference.gradient, got)
+    carried = precision.carried_in(case.reference.gradient, got, residual)
+    return finding(case, "precision", type=carried, residual=residual) if carried else None

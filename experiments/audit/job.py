@@ -1,0 +1,28 @@
+"""What the processes of one launch have to do, and where they leave it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments.audit.settings import Settings
+
+
+@dataclass(frozen=True)
+class Job:
+    """`files` to audit; those that have their report are skipped, and so is what is recorded already."""
+
+    files: tuple[Path, ...]
+    settings: Settings
+    folder: Path
+
+    def place(self, index: int) -> Path:
+        """Everything about one file: traces by run and rank."""
+        return self.folder / f"file{index}"
+
+    def report(self, index: int) -> Path:
+        """The pickled report of one file."""
+        return self.place(index) / "report.pickle"
+
+    @property
+    def order(self) -> Path:
+        """This job, pickled for the ranks."""
+        return self.folder / "job.pickle"

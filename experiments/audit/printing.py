@@ -1,0 +1,86 @@
+"""A report as text: one line to act on, then the evidence."""
+
+from collections.abc import Iterator
+from typing import Literal
+
+from app.evidence import Text
+from experiments.audit.report import Finding, PlanReport, Report, Weights
+
+Language = Literal["en", "zh"]
+
+VERDICTS: dict[str, Text] = {
+    "same": {"en": "SAME UPDATE", "zh": "更新相同"},
+    "different": {"en": "DIFFERENT", "zh": "更新不同"},
+    "vacuous": {"en": "VACUOUS", "zh": "无效的审计"},
+    "error": {"en": "COULD NOT RUN", "zh": "无法运行"},
+}
+STAGES: dict[str, Text] = {
+    "samples": {"en": "samples", "zh": "样本"},
+    "loss": {"en": "loss", "zh": "loss"},
+    "replicas": {"en": "replicas", "zh": "各 rank"},
+    "gradient": {"en": "gradient", "zh": "梯度"},
+    "norm": {"en": "norm", "zh": "范数"},
+    "clipped_gradient": {"en": "clipped gradient", "zh": "裁剪后的梯度"},
+    "parameters": {"en": "parameters", "zh": "参数"},
+    "optimizer_state": {"en": "optimizer state", "zh": "优化器状态"},
+}
+STATUSES: dict[str, Text] = {
+    "same": {"en": "same", "zh": "相同"},
+    "different": {"en": "DIFFERENT", "zh": "不同"},
+    "follows": {"en": "follows from it", "zh": "由此而来"},
+    "not compared": {"en": "not compared", "zh": "未比较"},
+}
+
+
+def printed(report: Report, language: Language) -> str:
+    """The whole report."""
+    return "\n".join(_lines(report, language))
+
+
+def _lines(report: Report, language: Language) -> Iterator[str]:
+    yield f"{report.file.name}: {VERDICTS[report.verdict][language]}"
+    if report.failure:
+        yield str(report.failure)
+        return
+    for plan in report.plans:
+        yield ""
+        yield from _plan(plan, language)
+
+
+def _plan(plan: PlanReport, language: Language) -> Iterator[str]:
+    cells = " | ".join(", ".join(f"{count:g}" for count in row) for row in plan.counts)
+    headline = f"{VERDICTS[plan.verdict][language]}"
+    if plan.first_difference and plan.verdict == "different":
+        first = STAGES[plan.first_difference][language]
+        headline += {"en": f", first in: {first}", "zh": f"，最早出现在：{first}"}[language]
+    yield f"plan {plan.name} [{cells}]: {headline}"
+    if plan.finding:
+        yield from _finding(plan.finding, language)
+    for stage in plan.stages:
+        amount = "" if stage.max_abs_difference is None else f"{stage.max_abs_difference:.3g}"
+        worst = ", ".join(name for name, _ in stage.worst[:3])
+        status = STATUSES[stage.status][language]
+        yield f"    {STAGES[stage.stage][language]:<18}{amount:>10}  {status}{f'  ({worst})' if worst else ''}"
+    for rank in plan.ranks if plan.verdict != "same" else ():
+        yield f"    rank {rank.rank}: {' · '.join(rank.events)}"
+    for text in (*plan.limits, *plan.notes):
+        yield f"  ! {text[language]}"
+
+
+def _finding(finding: Finding, language: Language) -> Iterator[str]:
+    yield f"  {finding.sentence[language]}"
+    for text in finding.evidence:
+        yield f"  {text[language]}"
+    if finding.weights:
+        yield from _weights(finding.weights, language)
+    slug, _, section = finding.chapter.partition("#")
+    yield f"  → /{language}/{slug}#{section}  /{language}/calculators/{finding.calculator}"
+
+
+def _weights(weights: Weights, language: Language) -> Iterator[str]:
+    for name, table in (
+        ({"en": "effective weights", "zh": "有效权重"}, weights.observed),
+        ({"en": "right weights", "zh": "正确权重"}, weights.expected),
+    ):
+        rows = " | ".join("  ".join(f"{weight:.6f}" for weight in row) for row in table)
+        yield f"  {name[language]:<20}{rows}"

@@ -1,0 +1,216 @@
+"""One process of an audit: `python -m experiments.audit.rank FOLDER RANK PIPE PARENT`, or joined to torchrun's world.
+
+    rank 0 alone     for each file: check it, run the reference
+    all ranks        for each file and plan: run the reader's step
+    rank 0 alone     for each file: compare, run what the explanation needs, write the report
+
+A mistake that shows while a rank is alone, or on all ranks alike, ends that file's audit only. What happens inside a
+step on several ranks ends the process: the others may be waiting for it in a collective.
+"""
+
+import ctypes
+import faulthandler
+import json
+import os
+import pickle
+import shutil
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import NoReturn
+
+import torch
+
+from experiments.audit import perform, taps, worlds
+from experiments.audit.diagnosis import diagnose
+from experiments.audit.failure import Failure, ReaderError
+from experiments.audit.job import Job
+from experiments.audit.plans import Plan, TooFewSamplesError
+from experiments.audit.report import Report, failed
+from experiments.audit.worlds import World
+
+LONG = timedelta(hours=24)
+"""Time-out of the groups where a parent watches: it knows more about who is late than a group does."""
+
+REFERENCE = "reference on one process"
+
+Tell = Callable[[int, str], None]
+
+
+class Rank:
+    """This process's part. `tell(index, doing)` reports progress on a file."""
+
+    def __init__(self, job: Job, rank: int, tell: Tell) -> None:
+        self.job, self.rank, self.tell = job, rank, tell
+        self.settings = job.settings
+        self.dtype: torch.dtype = getattr(torch, self.settings.dtype)
+        self.device = worlds.prepare(self.settings.dtype, self.settings.backend, rank)
+        taps.install()
+
+    def references(self) -> dict[int, list[Plan]]:
+        """The plans of every file that can be run on one process; the others get their report now."""
+        ready = {}
+        with worlds.of_one(self.settings.backend):
+            for index, place in enumerate(self.job.files):
+                if self.job.report(index).exists():
+                    continue
+                self.tell(index, REFERENCE)
+                try:
+                    ready[index] = self._reference(index, place)
+                except (ReaderError, TooFewSamplesError) as error:
+                    self._refuse(index, error, REFERENCE)
+        return ready
+
+    def _reference(self, index: int, place: Path) -> list[Plan]:
+        """Check and run one file, unless an earlier launch of this job has done so."""
+        done = self.job.place(index) / "plans.pickle"
+        if done.exists() and self.rank == 0:
+            known: list[Plan] = pickle.loads(done.read_bytes())
+            return known
+        samples = perform.check_twice(place, self.dtype)
+        plans = self.settings.plans(samples)
+        folder = self.job.place(index) / (f"reference{self.rank}" if self.rank else "reference")
+        perform.alone(place, self.dtype, self.device, folder, None)
+        if self.rank == 0:
+            keep(done, plans)
+        return plans
+
+    def steps(self, world: World, ready: dict[int, list[Plan]]) -> None:
+        """The reader's step of every file under every plan that has not been run yet, on all ranks."""
+        for index, plans in ready.items():
+            for plan in plans:
+                traces = [self._traces(index, plan) / f"rank{rank}" / "trace.pickle" for rank in range(world.size)]
+                if world.gather(all(trace.exists() for trace in traces))[0]:
+                    continue
+                try:
+                    self._step(world, index, plan)
+                except perform.UnequalStartError as error:
+                    self._refuse(index, error, f"plan {plan.name}")
+                    break
+
+    def _step(self, world: World, index: int, plan: Plan) -> None:
+        folder = self._traces(index, plan) / f"rank{self.rank}"
+        tell = partial(self.tell, index)
+        tell(f"plan {plan.name}: build")
+        perform.together(
+            self.job.files[index],
+            self.dtype,
+            self.device,
+            folder,
+            plan,
+            world,
+            lambda doing: tell(f"plan {plan.name}: {doing}"),
+        )
+
+    def _traces(self, index: int, plan: Plan) -> Path:
+        return self.job.place(index) / plan.name
+
+    def reports(self, ready: dict[int, list[Plan]]) -> None:
+        """Compare and explain."""
+        with worlds.of_one(self.settings.backend):
+            for index, plans in ready.items():
+                if not self.job.report(index).exists():
+                    self.tell(index, "comparison")
+                    place = self.job.files[index]
+                    report = diagnose(place, self.job.place(index), plans, self.settings, self.device)
+                    keep(self.job.report(index), report)
+
+    def _refuse(self, index: int, error: Exception, doing: str) -> None:
+        if self.rank == 0:
+            failure = Failure(str(error), 0, doing, getattr(error, "own_traceback", ""))
+            keep(self.job.report(index), failed(self.job.files[index], failure))
+
+
+def keep(place: Path, value: object) -> None:
+    """Write a pickle that is there whole or not at all."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    fresh = place.with_suffix(".new")
+    fresh.write_bytes(pickle.dumps(value))
+    fresh.replace(place)
+
+
+def work(job: Job, rank: int, size: int, address: str, timeout: timedelta, tell: Tell, *, everywhere: bool) -> None:
+    """Do a rank's part. `everywhere`: every rank runs the references, so that none waits long for another."""
+    here = Rank(job, rank, tell)
+    ready = here.references() if rank == 0 or everywhere else {}
+    world = World(job.settings.backend, address, rank, size, timeout)
+    ready = world.gather(ready)[0]
+    here.steps(world, ready)
+    del world
+    worlds.leave()
+    if rank == 0:
+        here.reports(ready)
+
+
+def join(job: Job, rank: int, size: int, show: Callable[[Report], int]) -> NoReturn:
+    """Be a rank of torchrun's world: rank 0 shows the report; all end with their own code."""
+    timeout = timedelta(seconds=job.settings.timeout)
+    current = {"doing": "start"}
+
+    def tell(index: int, doing: str) -> None:
+        current["doing"] = doing
+
+    try:
+        work(job, rank, size, "env://", timeout, tell, everywhere=True)
+    except ReaderError as error:
+        failure = Failure(error.message, rank, current["doing"], error.own_traceback)
+        print(f"samestep-lab: {failure}", file=sys.stderr)
+        end(2)
+    if rank > 0:
+        end(0)
+    report: Report = pickle.loads(job.report(0).read_bytes())
+    shutil.rmtree(job.folder)
+    end(show(report))
+
+
+def main() -> NoReturn:
+    """Be what `experiments.audit.launch` starts."""
+    folder, (rank, pipe, parent) = Path(sys.argv[1]), map(int, sys.argv[2:])
+    _die_with(parent)
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1)
+    job: Job = pickle.loads((folder / "job.pickle").read_bytes())
+    current = {"file": 0, "doing": "start"}
+
+    def tell(index: int, doing: str) -> None:
+        current.update(file=index, doing=doing)
+        _send(pipe, current)
+
+    try:
+        work(job, rank, job.settings.ranks, worlds.rendezvous(folder), LONG, tell, everywhere=False)
+    except ReaderError as error:
+        _send(pipe, {"failed": error.message, "traceback": error.own_traceback, "at": time.monotonic()})
+        end(2)
+    except BaseException:
+        traceback.print_exc()
+        end(1)
+    end(0)
+
+
+def end(code: int) -> NoReturn:
+    """End this process without waiting for anything that may never come."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _send(pipe: int, message: Mapping[str, object]) -> None:
+    os.write(pipe, json.dumps(message).encode() + b"\n")
+
+
+def _die_with(parent: int) -> None:
+    """Linux kills this process with its parent; elsewhere the next message finds nobody who reads it."""
+    if sys.platform == "linux":
+        set_parent_death_signal = 1
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""The stages of a case in order, each with its difference, and which of them comes first."""
+
+from collections.abc import Sequence
+
+from experiments.audit import compare
+from experiments.audit.case import Case
+from experiments.audit.compare import Difference
+from experiments.audit.report import Stage, Status
+
+Found = dict[str, Difference | None]
+
+WORST = 5
+
+
+def compared(case: Case) -> Found:
+    """Every stage's difference; None where there is nothing to compare."""
+    reference, first, atol = case.reference, case.ranks[0], case.atol
+    lenient = compare.noise(reference.gradient) if "gradient" in reference.vectors else []
+    consumption, loss = case.consumption, compare.loss(reference, case.ranks, atol)
+    gradients = [compare.replicas(case.ranks, kind, atol) for kind in ("clipped_gradient", "parameters")]
+    found: Found = {
+        "samples": None if consumption is None else Difference(consumption.difference, 0.0),
+        "loss": loss[0] if loss else None,
+        "replicas": max(gradients, key=lambda each: (each.there, each.max_abs)) if case.processes > 1 else None,
+        "gradient": None,
+        "norm": None,
+        "clipped_gradient": None,
+        "parameters": compare.vectors(reference.parameters, first.parameters, atol, lenient),
+        "optimizer_state": compare.states(reference.optimizer_state, first.optimizer_state, atol, lenient),
+    }
+    if "gradient" in reference.vectors and case.gradient is not None:
+        found["gradient"] = compare.vectors(reference.gradient, case.gradient, atol)
+        found["norm"] = _norm(case, atol)
+        if "clipped_gradient" in reference.vectors and "clipped_gradient" in first.vectors:
+            found["clipped_gradient"] = compare.vectors(reference.clipped_gradient, first.clipped_gradient, atol)
+    return found
+
+
+def _norm(case: Case, atol: float) -> Difference | None:
+    """Of the norms that the step computed; without any on either side, nothing."""
+    expected = case.reference.norms
+    if case.clips_each_microbatch:
+        expected = [case.reference.gradient.norm]
+    return compare.norms(expected, case.norms, atol)
+
+
+def first(found: Found) -> str | None:
+    """The headline: the first stage that differs. A loss, or a sample without effect, only where no gradient does."""
+    different = [stage for stage in compare.STAGES if (each := found[stage]) is not None and each.there]
+    later = [stage for stage in different if compare.STAGES.index(stage) > compare.STAGES.index("loss")]
+    if later:
+        return "samples" if "samples" in different and "gradient" in later else later[0]
+    return "loss" if "loss" in different else None
+
+
+def listed(found: Found, headline: str | None) -> tuple[Stage, ...]:
+    """All stages for the report."""
+    return tuple(_stage(name, found[name], headline) for name in compare.STAGES)
+
+
+def _stage(name: str, difference: Difference | None, headline: str | None) -> Stage:
+    if difference is None:
+        return Stage(name, "not compared", None)
+    status: Status = "same"
+    if difference.there:
+        follows = headline is not None and compare.STAGES.index(name) > compare.STAGES.index(headline)
+        status = "follows" if follows else "different"
+    worst: Sequence[tuple[str, float]] = [each for each in difference.tensors if each[1] > difference.allowed]
+    return Stage(name, status, difference.max_abs, difference.allowed, tuple(worst[:WORST]))

@@ -1,0 +1,60 @@
+"""Put a cause into a finding: its sentence, its addresses in the book, numbers and names in prose."""
+
+from collections.abc import Sequence
+
+from app.evidence import Text
+from experiments.audit import causes
+from experiments.audit.case import Case
+from experiments.audit.report import Finding, Weights
+
+MANY = 6
+
+
+def listing(values: Sequence[object]) -> str:
+    """A few names in full, of many the first ones."""
+    text = ", ".join(str(value) for value in values[:MANY])
+    return f"{text}, … ({len(values)})" if len(values) > MANY else text
+
+
+def numbers(values: Sequence[float]) -> str:
+    """Six digits each."""
+    return ", ".join(f"{value:.6g}" for value in values)
+
+
+def finding(
+    case: Case,
+    code: str,
+    *,
+    names: tuple[str, ...] = (),
+    evidence: tuple[Text, ...] = (),
+    weights: Weights | None = None,
+    **found: object,
+) -> Finding:
+    """The finding of that code with its sentence filled in. `names`: expressions of the factor, the simplest first."""
+    cause = causes.CAUSES[code]
+    return Finding(
+        code,
+        causes.say(code, **found),
+        factor=names[0] if names else None,
+        factors=names,
+        evidence=evidence,
+        weights=weights,
+        chapter=cause.chapter,
+        calculator=cause.calculator.format(**_addresses(case), **found),
+    )
+
+
+def unknown(case: Case, english: str, chinese: str, *, evidence: tuple[Text, ...] = ()) -> Finding:
+    """A difference without a name."""
+    return finding(case, "unknown", evidence=evidence, what={"en": english, "zh": chinese})
+
+
+def _addresses(case: Case) -> dict[str, object]:
+    reference = case.reference.vectors.get("gradient")
+    return {
+        "P": case.processes,
+        "K": case.microbatches,
+        "counts": ";".join(",".join(f"{count:g}" for count in row) for row in case.counts),
+        "reference_norm": f"{reference.norm:.6g}" if reference else "",
+        "observed_norm": f"{case.gradient.norm:.6g}" if case.gradient else "",
+    }

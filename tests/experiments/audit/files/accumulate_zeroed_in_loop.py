@@ -1,0 +1,16 @@
+"""Wrong: zeroed before every microbatch, so only the last one of each rank reaches the optimizer."""
+
+from contextlib import nullcontext
+
+from tokens import build, data, loss_sum, weights
+from torch.nn.parallel import DistributedDataParallel
+
+
+def step(ctx, model, optimizer, data):
+    ddp = DistributedDataParallel(model)
+    window = ctx.microbatches(data)
+    for batch in window:
+        optimizer.zero_grad()
+        with nullcontext() if batch is window[-1] else ddp.no_sync():
+            (loss_sum(ddp, batch) * ctx.world_size / ctx.global_count()).backward()
+    optimizer.step()

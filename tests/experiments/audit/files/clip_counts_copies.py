@@ -1,0 +1,20 @@
+"""Wrong: the squares are added up over ranks that all hold the same gradient, so each counts P times."""
+
+import torch
+import torch.distributed as dist
+from tokens import build, data, loss_sum, weights
+from torch.nn.parallel import DistributedDataParallel
+
+
+def step(ctx, model, optimizer, data):
+    ddp = DistributedDataParallel(model)
+    optimizer.zero_grad()
+    for batch in ctx.microbatches(data):
+        (loss_sum(ddp, batch) * ctx.world_size / ctx.global_count()).backward()
+    square = sum((parameter.grad**2).sum() for parameter in model.parameters())
+    dist.all_reduce(square)
+    norm = square.sqrt()
+    ctx.note("norm", norm)
+    for parameter in model.parameters():
+        parameter.grad *= torch.clamp(0.1 / norm, max=1.0)
+    optimizer.step()

@@ -1,0 +1,18 @@
+"""Wrong: clipped inside the window, where the gradient is not yet complete."""
+
+from contextlib import nullcontext
+
+from tokens import build, data, loss_sum, weights
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+def step(ctx, model, optimizer, data):
+    ddp = DistributedDataParallel(model)
+    window = ctx.microbatches(data)
+    optimizer.zero_grad()
+    for batch in window:
+        with nullcontext() if batch is window[-1] else ddp.no_sync():
+            (loss_sum(ddp, batch) * ctx.world_size / ctx.global_count()).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    optimizer.step()

@@ -1,0 +1,14 @@
+"""Wrong: N already counts every microbatch, and the sum is divided by their number once more."""
+
+from sharded import shard
+from tokens import build, data, loss_sum, weights
+
+
+def step(ctx, model, optimizer, data):
+    root = shard(ctx, model, optimizer)
+    window = ctx.microbatches(data)
+    optimizer.zero_grad()
+    for batch in window:
+        root.set_requires_gradient_sync(batch is window[-1])
+        (loss_sum(model, batch) * ctx.world_size / ctx.global_count() / len(window)).backward()
+    optimizer.step()

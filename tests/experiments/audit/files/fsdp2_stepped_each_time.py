@@ -1,0 +1,13 @@
+"""Wrong: the optimizer steps after every microbatch, inside the window."""
+
+from sharded import shard
+from tokens import build, data, loss_sum, weights
+
+
+def step(ctx, model, optimizer, data):
+    shard(ctx, model, optimizer)
+    optimizer.zero_grad()
+    for batch in ctx.microbatches(data):
+        (loss_sum(model, batch) * ctx.world_size / ctx.global_count()).backward()
+        optimizer.step()
+        optimizer.zero_grad()

@@ -1,0 +1,136 @@
+"""Every planted fault is named, and the right version beside it is found to be the same update.
+
+The files are those a reader might bring. All of them are audited by one set of processes for each shape, so that the
+tests below only look at reports.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from experiments.audit import Report, audit_many
+
+FILES = Path(__file__).parent / "files"
+SHAPES = ((2, 3), (3, 2))
+"""Processes and microbatches: coprime, and each takes the other's place."""
+
+Reports = Mapping[str, Report]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A wrong file, its right version, and what the audit says of the wrong one."""
+
+    wrong: str
+    right: str
+    cause: str
+    first_difference: str = "gradient"
+    factor: str | None = None
+
+
+FAULTS = (
+    # a factor
+    Fault("accumulate_sum_over_n", "accumulate", "scale", factor="1/P"),
+    Fault("accumulate_divided_again", "accumulate", "scale", factor="1/K"),
+    Fault("accumulate_divided_by_all", "accumulate", "scale", factor="1/(P*K)"),
+    Fault("accumulate_multiplied", "accumulate", "scale", factor="K"),
+    Fault("sum_hook_world_size", "sum_hook", "scale", factor="P"),
+    Fault("raw_sum", "accumulate", "scale", factor="N/P"),
+    Fault("fsdp2_sum_over_n", "fsdp2", "scale", factor="1/P"),
+    Fault("fsdp2_divided_again", "fsdp2", "scale", factor="1/K"),
+    Fault("fsdp2_divide_factor_world_size", "fsdp2_divide_factor", "scale", factor="P"),
+    # weights
+    Fault("accumulate_rank_count", "accumulate", "replica_equal"),
+    Fault("fsdp2_rank_count", "fsdp2", "replica_equal"),
+    Fault("accumulate_means", "accumulate", "microbatch_equal"),
+    Fault("accumulate_means_summed", "accumulate", "microbatch_equal", factor="K"),
+    Fault("model_output_mean", "model_output", "microbatch_equal"),
+    Fault("fsdp2_means", "fsdp2", "microbatch_equal"),
+    Fault("accumulate_zeroed_in_loop", "accumulate", "dropped_microbatch"),
+    # samples
+    Fault("accumulate_last_skipped", "accumulate", "dropped_microbatch", "samples"),
+    Fault("fsdp2_last_left_out", "fsdp2", "dropped_microbatch", "samples"),
+    Fault("sampler_drops", "sampler", "dropped_microbatch", "samples"),
+    Fault("sampler_pads", "sampler", "duplicated_samples", "samples"),
+    Fault("accumulate_same_batch_again", "accumulate", "dropped_microbatch", "samples"),
+    # reduction
+    Fault("accumulate_module_bypassed", "accumulate", "not_reduced", "replicas"),
+    Fault("accumulate_never_synced", "accumulate", "not_reduced", "replicas"),
+    Fault("accumulate_forward_unsynced", "accumulate", "not_reduced", "replicas"),
+    Fault("accumulate_two_forwards", "accumulate", "not_reduced", "replicas"),
+    Fault("unused_parameter", "unused_parameter_found", "not_reduced", "replicas"),
+    Fault("manual_forgotten", "manual", "not_reduced", "replicas"),
+    # terms across samples
+    Fault("contrastive_detached", "contrastive", "detached_remote"),
+    Fault("fsdp2_contrastive_detached", "fsdp2_contrastive", "detached_remote"),
+    Fault("contrastive_local", "contrastive", "missing_negatives"),
+    Fault("contrastive_accumulated", "contrastive", "missing_negatives"),
+    Fault("normalized_by_batch", "normalized", "batch_statistics"),
+    # the norm
+    Fault("fsdp2_clip_own_shards", "fsdp2_clip_by_hand", "local_norm", "norm"),
+    Fault("clip_before_reduction", "clip_reduced", "per_rank_clip", "norm"),
+    Fault("clip_counts_copies", "clip_by_hand", "copies_counted", "norm"),
+    Fault("replicated_head_counted", "replicated_head", "copies_counted", "norm"),
+    Fault("scaler_clip_first", "scaler", "clip_before_unscale"),
+    Fault("clip_every_microbatch", "clip", "per_microbatch_clip"),
+    Fault("fsdp2_clip_every_microbatch", "fsdp2_clip", "per_microbatch_clip"),
+    # the order of things
+    Fault("accumulate_stepped_each_time", "accumulate_without_no_sync", "step_inside_window"),
+    Fault("fsdp2_stepped_each_time", "fsdp2_every_sync", "step_inside_window"),
+    Fault("warmed_up_stale", "warmed_up", "stale_gradient"),
+    # rounding
+    Fault("fp16_hook", "accumulate", "precision"),
+    Fault("manual_float32_buffer", "manual", "precision"),
+    Fault("fsdp2_float32", "fsdp2", "precision"),
+    # the optimizer
+    Fault("fsdp2_moments_lost", "fsdp2_moments_kept", "optimizer_state", "parameters"),
+    Fault("moments_summed", "moments_averaged", "optimizer_state", "optimizer_state"),
+)
+
+RIGHT = sorted(
+    {fault.right for fault in FAULTS}
+    | {"buffers", "checkpointed", "overflow_skipped", "parameter_groups", "tied_weights"}
+)
+VACUOUS = ("empty_window_skipped", "fsdp2_never_synced", "fsdp2_old_optimizer", "nothing_reduced", "nothing_stepped")
+EVERYTHING_EVERYWHERE = "sampler_forgotten"
+STEPPED_ON_EMPTY = "empty_window_stepped"
+
+
+@pytest.fixture(scope="module", params=SHAPES, ids=lambda shape: f"{shape[0]}x{shape[1]}")
+def reports(request: pytest.FixtureRequest) -> Reports:
+    """The report of every file, from one launch of P processes."""
+    processes, microbatches = request.param
+    names = [*(fault.wrong for fault in FAULTS), *RIGHT, *VACUOUS, STEPPED_ON_EMPTY, EVERYTHING_EVERYWHERE]
+    files = [FILES / f"{name}.py" for name in names]
+    return dict(zip(names, audit_many(files, processes=processes, microbatches=microbatches), strict=True))
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.wrong)
+def test_a_planted_fault_is_named(reports: Reports, fault: Fault) -> None:
+    report = reports[fault.wrong]
+    found = (report.verdict, report.cause, report.first_difference, report.factor if fault.factor else None)
+    assert found == ("different", fault.cause, fault.first_difference, fault.factor), report
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_the_right_version_is_the_same_update(reports: Reports, name: str) -> None:
+    assert reports[name].verdict == "same", reports[name]
+
+
+@pytest.mark.parametrize("name", VACUOUS)
+def test_a_run_that_proves_nothing_is_never_called_the_same(reports: Reports, name: str) -> None:
+    assert reports[name].verdict == "vacuous", reports[name]
+
+
+def test_a_step_on_an_empty_window_is_named(reports: Reports) -> None:
+    """Its right version skips, and so is vacuous."""
+    report = reports[STEPPED_ON_EMPTY]
+    assert (report.verdict, report.cause, report.first_difference) == ("different", "stepped_on_empty", "parameters")
+
+
+def test_a_forgotten_sampler_is_the_same_update_at_p_times_the_work(reports: Reports) -> None:
+    (plan,) = reports[EVERYTHING_EVERYWHERE].plans
+    assert plan.verdict == "same"
+    assert any("every sample" in note["en"] for note in plan.notes), plan.notes
