@@ -78,7 +78,8 @@ class Row(TypedDict):
 
     `max_abs_difference[quantity]` is the largest absolute difference over all elements, null when undefined (the path
     gave NaN). `expected[quantity]` says what each of them had to do, `expectation` sums the row up (a path that
-    must go wrong `differs` although, say, its loss agrees), and `met` is whether all of it came true.
+    must go wrong `differs` although, say, its loss agrees), and `met` is whether all of it came true. `agrees` takes
+    the place of AGREES where a path computes in another precision than float64.
     """
 
     id: str
@@ -91,7 +92,39 @@ class Row(TypedDict):
     expected: dict[str, Expectation]
     max_abs_difference: dict[str, float | None]
     values: dict[str, Json]
+    agrees: NotRequired[float]
     met: bool
+
+
+class ConformanceRow(Row):
+    """What one setting of a framework did in one scenario (`experiments.conformance`); `case` is the scenario.
+
+    `kind` says what was measured: `coefficients` of tokens, `state` before and after, `clipping`, or a `contrastive`
+    gradient; `values` has the numbers. `coefficients[r][k]` is that of a token in micro-batch k of rank r, null without
+    tokens; null as a whole for other kinds. `candidates` lists every rule that gives these numbers in this scenario,
+    `verdict` what is left in the light of the setting's other scenarios. `packages` are the versions it ran with.
+    """
+
+    framework: str
+    setting: str
+    version: str
+    scenario: str
+    kind: Literal["coefficients", "state", "clipping", "contrastive"]
+    coefficients: list[list[float | None]] | None
+    residual: float | None
+    verdict: str
+    candidates: list[str]
+    packages: dict[str, str]
+    labels: list[str]
+
+
+class NotMeasured(TypedDict):
+    """What could not be looked at on the machine of the run, and why; `setting` is "" for a whole framework."""
+
+    framework: str
+    version: str
+    setting: str
+    reason: str
 
 
 class Control(TypedDict):
@@ -129,19 +162,20 @@ class Result(TypedDict):
     controls: list[Control]
     tensors: dict[str, TensorSet]
     curve: NotRequired[dict[str, list[list[float]]]]
+    not_measured: NotRequired[list[NotMeasured]]
     environment: dict[str, Json]
     verdict: Literal["holds", "fails"]
 
 
-def met(expected: Mapping[str, Expectation], differences: Mapping[str, float | None]) -> bool:
+def met(expected: Mapping[str, Expectation], differences: Mapping[str, float | None], agrees: float = AGREES) -> bool:
     """Whether every quantity did what was expected of it; a row that compares nothing meets nothing."""
-    return bool(expected) and all(_meets(expected[quantity], differences[quantity]) for quantity in expected)
+    return bool(expected) and all(_meets(expected[quantity], differences[quantity], agrees) for quantity in expected)
 
 
-def _meets(expected: Expectation, largest: float | None) -> bool:
+def _meets(expected: Expectation, largest: float | None, agrees: float) -> bool:
     if expected == "undefined" or largest is None:
         return expected == "undefined" and largest is None
-    return largest <= AGREES if expected == "agrees" else largest > DIFFERS
+    return largest <= agrees if expected == "agrees" else largest > max(DIFFERS, agrees)
 
 
 class UnknownEvidenceError(LookupError):

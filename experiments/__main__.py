@@ -14,12 +14,16 @@ from pathlib import Path
 
 from app.evidence import Json, Library, Result, UnknownEvidenceError
 from experiments import corpus, publish, runs, verify, world
+from experiments.audit import command as audit_command
+from experiments.conformance.frameworks import FRAMEWORKS
+from experiments.conformance.releases import CannotMeasureError
+from experiments.conformance.scenarios import SCENARIOS
 from experiments.processes import RunFailedError
 from experiments.registry import Experiment, experiments
 from experiments.report import Progress, print_result
 
 HOLDS, FAILS, CANNOT = 0, 1, 2
-REFUSALS = (runs.CannotRunError, RunFailedError, publish.RefusedError, corpus.CorpusError)
+REFUSALS = (runs.CannotRunError, RunFailedError, publish.RefusedError, corpus.CorpusError, CannotMeasureError)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -50,6 +54,10 @@ def _parser() -> argparse.ArgumentParser:
     running.add_argument("--backend", choices=("gloo", "nccl"), default="gloo")
     running.add_argument("--weights", type=Path, metavar="DIR", help="files of train_tiny (default: published)")
     running.add_argument("--corpus", type=Path, metavar="DIR", default=corpus.FOLDER, help="the frozen text")
+    conformance = running.add_argument_group("conformance", "which of its measurements; each may be given repeatedly")
+    conformance.add_argument("--framework", action="append", choices=FRAMEWORKS, metavar="NAME")
+    conformance.add_argument("--scenario", action="append", choices=SCENARIOS, metavar="A…F")
+    conformance.add_argument("--version", action="append", metavar="PACKAGE==X", help="beside what is installed")
     running.set_defaults(command=run)
 
     publishing = commands.add_parser("publish", help="run, then replace the published evidence")
@@ -60,6 +68,8 @@ def _parser() -> argparse.ArgumentParser:
     verifying.add_argument("names", nargs="*", metavar="NAME")
     verifying.add_argument("--rerun", action="store_true", help="also run again and compare every number")
     verifying.set_defaults(command=verify_)
+
+    audit_command.add_to(commands)
 
     training = commands.add_parser("train", help="train the tiny language model; goes on where it was interrupted")
     training.add_argument("--steps", type=_positive, default=800)
@@ -108,7 +118,10 @@ def run(options: argparse.Namespace) -> int:
     """Run and print a verdict line for each check."""
     wanted = runs.chosen(options.names, options.all, training=False)
     weights = runs.weights_for(wanted, options.weights)
-    given = {**_weights(weights), "corpus": str(options.corpus.resolve())}
+    narrowed = {name: getattr(options, name) for name in ("framework", "scenario", "version") if getattr(options, name)}
+    if narrowed and "conformance" not in {each.name for each in wanted}:
+        raise runs.CannotRunError(f"--{next(iter(narrowed))} is for conformance")
+    given: dict[str, Json] = {**_weights(weights), "corpus": str(options.corpus.resolve()), **narrowed}
     if world.joined():
         return _run_joined(wanted, options, given)
     results = []
@@ -122,6 +135,8 @@ def _run_joined(wanted: Sequence[Experiment], options: argparse.Namespace, given
     """A rank of torchrun's: everybody runs, rank 0 prints, all end with the same code."""
     if options.processes not in (None, world.joined()):
         raise runs.CannotRunError(f"torchrun started {world.joined()} processes, not {options.processes}")
+    if launchers := [each.name for each in wanted if each.launcher]:
+        raise runs.CannotRunError(f"{', '.join(launchers)} starts its own processes: run it without torchrun")
     try:
         with _place(options.out) as place:
             here = world.join(place, options.backend, given)
@@ -146,7 +161,7 @@ def publish_(options: argparse.Namespace) -> int:
         inputs = [*sorted(weights.glob("*.safetensors")), weights / "tokenizer.json"] if weights else []
         started = datetime.now(UTC)
         with _place(None) as place, Progress() as progress:
-            results = runs.perform(launch, place, _weights(weights), progress)
+            results = runs.perform(launch, place, {**_weights(weights), "releases": "listed"}, progress)
             code = max(code, _verdict(results))
             if publish.clean_commit() != commit:
                 raise publish.RefusedError("the checkout moved to another commit while the experiments ran")
@@ -200,7 +215,7 @@ def _repeat(library: Library, wanted: Sequence[Experiment]) -> dict[str, bool]:
     with _place(None) as place, Progress() as progress:
         for asked, members in groups.items():
             for launch in runs.plan(members, asked):
-                runs.perform(launch, place, _weights(weights), progress)
+                runs.perform(launch, place, {**_weights(weights), "releases": "cached"}, progress)
         for experiment in wanted:
             comparison = verify.compare(library.bag(experiment.name), place / experiment.name)
             verdicts[experiment.name] = comparison.holds

@@ -19,9 +19,9 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from app.evidence import MANIFEST, PROVENANCE, TAG_FILES, TAG_MANIFEST, Json, Result, sha256_of
+from app.evidence import MANIFEST, PROVENANCE, TAG_FILES, TAG_MANIFEST, ConformanceRow, Json, Result, sha256_of
 from experiments.registry import ROOT, Experiment
 
 PACKAGES = ("torch", "numpy", "safetensors")
@@ -84,6 +84,9 @@ def publish(
     """
     if result["verdict"] != "holds":
         raise RefusedError(f"{experiment.name}: a failed run is not published")
+    if absent := result.get("not_measured"):
+        reasons = "\n  ".join(f"{each['framework']} {each['setting']}: {each['reason']}" for each in absent)
+        raise RefusedError(f"{experiment.name}: what could not be measured here would be lost:\n  {reasons}")
     folder.mkdir(parents=True, exist_ok=True)
     tidy(folder, experiment.name)
     building = folder / f".{experiment.name}.{os.getpid()}"
@@ -147,7 +150,7 @@ def provenance(
                     {"name": "commit", "digest": {"gitCommit": commit}},
                     *(_resource(relative_name(source), sha256_of(source)) for source in experiment.sources),
                     *(_resource(relative_name(place), sha256_of(place)) for place in inputs),
-                    *({"uri": f"pkg:pypi/{name}@{version(name)}"} for name in PACKAGES),
+                    *({"uri": f"pkg:pypi/{name}@{release}"} for name, release in _packages(result)),
                     {"uri": f"pkg:generic/python@{platform.python_version()}"},
                 ],
             },
@@ -160,6 +163,12 @@ def provenance(
             },
         },
     }
+
+
+def _packages(result: Result) -> list[tuple[str, str]]:
+    """Everybody's packages, and those that rows name as their own, in every version that was used."""
+    own = {pair for row in result["rows"] for pair in cast(ConformanceRow, row).get("packages", {}).items()}
+    return [*((name, version(name)) for name in PACKAGES), *sorted(each for each in own if each[0] not in PACKAGES)]
 
 
 def _resource(name: str, digest: str) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Which experiments there are, and what their numbers depend on, found without importing any of them.
 
-An experiment is a module of this package that says `QUESTION` at its top level; its name is the module's. What it
-declares there in plain constants is read from the source, so that `list` and `verify` stay free of torch.
+An experiment is a module of this package that says `QUESTION` at its top level, or a package in it whose `__init__`
+does; its name is the module's. What it declares there in plain constants is read from the source, so that `list` and
+`verify` stay free of torch.
 """
 
 import ast
@@ -20,6 +21,7 @@ class Experiment:
     """`processes`: how many it takes unless told otherwise. `needs`: experiments whose published files it reads.
 
     `alone`: it takes long, and ranks that it does not use would have to wait; so it gets processes of its own.
+    `launcher`: the module whose `run` starts these processes itself; None: `experiments.processes` starts them.
     """
 
     name: str
@@ -28,6 +30,7 @@ class Experiment:
     needs: tuple[str, ...]
     corpus: bool
     alone: bool
+    launcher: str | None
 
     @property
     def module(self) -> str:
@@ -45,16 +48,19 @@ class Experiment:
 def experiments() -> dict[str, Experiment]:
     """All experiments by name, in alphabetical order."""
     found = {}
-    for place in sorted(PACKAGE.glob("*.py")):
+    places = {place.stem: place for place in PACKAGE.glob("*.py")}
+    places |= {place.parent.name: place for place in PACKAGE.glob("*/__init__.py")}
+    for name, place in sorted(places.items()):
         constants = _constants(place)
         if "QUESTION" in constants:
-            found[place.stem] = Experiment(
-                name=place.stem,
+            found[name] = Experiment(
+                name=name,
                 question=cast(Text, constants["QUESTION"]),
                 processes=cast(int, constants["PROCESSES"]),
                 needs=cast(tuple[str, ...], constants.get("NEEDS", ())),
                 corpus=cast(bool, constants.get("CORPUS", False)),
                 alone=cast(bool, constants.get("ALONE", False)),
+                launcher=cast(str | None, constants.get("LAUNCHER")),
             )
     return found
 
@@ -69,19 +75,22 @@ def _constants(place: Path) -> dict[str, object]:
             target, value = statement.target.id, statement.value
         else:
             continue
-        if target in ("QUESTION", "PROCESSES", "NEEDS", "CORPUS", "ALONE"):
+        if target in ("QUESTION", "PROCESSES", "NEEDS", "CORPUS", "ALONE", "LAUNCHER"):
             constants[target] = ast.literal_eval(value)
     return constants
 
 
 def _collect(name: str, found: dict[str, Path]) -> None:
-    place = PACKAGE / f"{name}.py"
-    if name in found or not place.is_file():
-        return
-    found[name] = place
-    for node in ast.walk(ast.parse(place.read_text("utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            package, _, module = node.module.partition(".")
-            if package == "experiments":
-                for imported in [module] if module else [alias.name for alias in node.names]:
-                    _collect(imported, found)
+    """Add a module, or every module of a package, and what they import."""
+    places = [PACKAGE / f"{name}.py", *sorted((PACKAGE / name).rglob("*.py"))]
+    for place in (place for place in places if place.is_file()):
+        key = place.relative_to(PACKAGE).as_posix()
+        if key in found:
+            continue
+        found[key] = place
+        for node in ast.walk(ast.parse(place.read_text("utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+                package, _, module = node.module.partition(".")
+                if package == "experiments":
+                    for imported in [module.partition(".")[0]] if module else [alias.name for alias in node.names]:
+                        _collect(imported, found)

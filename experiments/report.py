@@ -57,6 +57,9 @@ def print_result(result: Result) -> None:
         print(f"  {_mark(row['met'])} {row['id']:<58} {row['expectation']:<9} {_differences(row)}")
     for control in result["controls"]:
         print(f"  {_mark(control['met'])} {control['title']['en']}")
+    for absent in result.get("not_measured", []):
+        what = " ".join(filter(None, (absent["framework"], absent["version"], absent["setting"])))
+        print(f"  --   not measured: {what}: {absent['reason']}")
     checks = [each["met"] for each in (*result["rows"], *result["controls"])]
     print(f"{result['name']} {result['verdict']}: {sum(checks)} of {len(checks)} checks hold")
 

@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import cast
@@ -90,6 +91,8 @@ def perform(
     """Run a launch and leave `NAME/result.json` and its files in `place`; raises RunFailedError."""
     if find_spec("torch") is None:
         raise CannotRunError("running needs torch: in a checkout, pip install -e '.[experiments]'")
+    if launch.experiments[0].launcher:
+        return [perform_alone(launch, place, options, progress, backend)]
     modules = [each.module for each in launch.experiments]
     with processes.workplace() as here:
         processes.launch(processes.Job(modules, launch.processes, backend, launch.asked, options), here, progress)
@@ -97,6 +100,22 @@ def perform(
         if len(finished) < len(modules) and not options.get("until"):
             raise CannotRunError(f"the processes ended without a result; their logs are in {here}")
         return [hand_over(here / name, place / name) for name in finished]
+
+
+def perform_alone(
+    launch: Launch, place: Path, options: Options, progress: Callable[[processes.Step], None], backend: str
+) -> Result:
+    """Run an experiment that starts its processes itself, as many as it always takes."""
+    (experiment,) = launch.experiments
+    if backend != "gloo" or launch.processes != experiment.processes:
+        raise CannotRunError(f"{experiment.name} always runs {experiment.processes} processes, with gloo")
+
+    def tell(what: str, done: float | None) -> None:
+        progress(processes.Step(0, what, done))
+
+    with processes.workplace() as here:
+        import_module(experiment.launcher or experiment.module).run(here, options, tell)
+        return hand_over(here / experiment.name, place / experiment.name)
 
 
 def hand_over(made: Path, place: Path) -> Result:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from app.evidence import PROVENANCE, RESULT, SCHEMA, Bag, Json, Result, met, sha256_of
+from app.evidence import AGREES, PROVENANCE, RESULT, SCHEMA, Bag, ConformanceRow, Json, Result, Row, met, sha256_of
 from app.paths import folder
 from experiments import calculated
 from experiments.publish import BUILD_TYPE, PREDICATE, STATEMENT, relative_name
@@ -95,7 +95,7 @@ def _result(bag: Bag) -> Iterator[str]:
     if (result["schema"], result["name"], result["verdict"]) != (SCHEMA, bag.name, "holds"):
         yield f"{RESULT}: schema {result['schema']}, name {result['name']}, verdict {result['verdict']}"
     for row in result["rows"]:
-        if not row["met"] or not met(row["expected"], row["max_abs_difference"]):
+        if not row["met"] or not met(row["expected"], row["max_abs_difference"], row.get("agrees", AGREES)):
             yield f"{RESULT}: row {row['id']} does not do what it was expected to do"
     for control in result["controls"]:
         if not control["met"]:
@@ -112,19 +112,27 @@ def _result(bag: Bag) -> Iterator[str]:
 
 
 class Comparison(NamedTuple):
-    """A repeated run beside the published one. `largest` is over all numbers and tensors; `wrong` lists the rest."""
+    """A repeated run beside the published one. `largest` is over all numbers and tensors; `wrong` lists the rest.
+
+    `left_out`: what one of the two machines could not measure, so that nothing is said of it.
+    """
 
     identical: bool
     largest: float
     where: str
     tolerance: float
     wrong: list[str]
+    left_out: tuple[str, ...] = ()
 
     @property
     def holds(self) -> bool:
         return not self.wrong and self.largest <= self.tolerance
 
     def __str__(self) -> str:
+        return self._outcome + (f"; not compared: {', '.join(self.left_out)}" if self.left_out else "")
+
+    @property
+    def _outcome(self) -> str:
         if self.identical:
             return "bit-identical"
         if self.holds:
@@ -137,7 +145,8 @@ class Comparison(NamedTuple):
 
 def compare(bag: Bag, again: Path) -> Comparison:
     """Compare the files of a repeated run in `again` with the bag's. Digests and environment do not decide."""
-    old, new = bag.result, cast(Result, json.loads((again / "result.json").read_text("utf-8")))
+    new = cast(Result, json.loads((again / "result.json").read_text("utf-8")))
+    old, new, left_out = in_common(bag.result, new)
     names = {file.path.removeprefix("data/") for file in bag.files if file.path.startswith("data/")}
     names -= {"provenance.json", "result.json"}
     made = {file.name for file in again.iterdir()} - {"result.json"}
@@ -155,7 +164,39 @@ def compare(bag: Bag, again: Path) -> Comparison:
             wrong.append(f"{name} has other bytes")
     wrong += [f"{where} is not the same" for difference, where in found if difference == float("inf")]
     largest, where = max((each for each in found if each[0] < float("inf")), default=(0.0, ""))
-    return Comparison(identical, largest, where, old["tolerance"]["rerun"], wrong)
+    return Comparison(identical, largest, where, old["tolerance"]["rerun"], wrong, left_out)
+
+
+def in_common(old: Result, new: Result) -> tuple[Result, Result, tuple[str, ...]]:
+    """Two results without the settings of frameworks that only one of them has, and what these are.
+
+    Not every machine has every framework, in the same version; what both have measured has to be the same.
+    """
+    ours, theirs = _subjects(old), _subjects(new)
+    if not ours and not theirs:
+        return old, new, ()
+    both = ours & theirs
+    left_out = sorted({f"{framework} {version}" for framework, version, _ in ours ^ theirs})
+    controls = {each["id"] for each in old["controls"]} & {each["id"] for each in new["controls"]}
+    parts = [
+        {
+            **result,
+            "rows": [row for row in result["rows"] if _subject(row) in both],
+            "controls": [control for control in result["controls"] if control["id"] in controls],
+        }
+        for result in (old, new)
+    ]
+    return cast(Result, parts[0]), cast(Result, parts[1]), tuple(left_out)
+
+
+def _subjects(result: Result) -> set[tuple[str, str, str]]:
+    return {_subject(row) for row in result["rows"] if "framework" in row}
+
+
+def _subject(row: Row) -> tuple[str, str, str]:
+    """Framework, version and setting of a row of the conformance lab."""
+    own = cast(ConformanceRow, row)
+    return own["framework"], own["version"], own["setting"]
 
 
 def _measured(result: Result) -> Json:

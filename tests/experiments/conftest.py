@@ -13,6 +13,7 @@ import pytest
 
 from app.evidence import Library, Result, Row
 from experiments import corpus
+from experiments.conformance.frameworks import TIER_0
 from experiments.registry import ROOT
 
 HERE = Path(__file__).resolve().parent
@@ -97,6 +98,7 @@ def run() -> Callable[..., Lab]:
 
 @pytest.fixture(scope="session")
 def lab(material: Material, tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    """Every experiment but the training, in two launches."""
+    """Every experiment but the training, in three launches, and of the frameworks those that need torch alone."""
     places = ("--weights", str(material.weights), "--corpus", str(material.corpus))
-    return run_lab("run", "--all", *places, folder=tmp_path_factory.mktemp("lab"))
+    frameworks = [argument for name in TIER_0 for argument in ("--framework", name)]
+    return run_lab("run", "--all", *places, *frameworks, folder=tmp_path_factory.mktemp("lab"))

@@ -12,7 +12,15 @@ from experiments.processes import Step
 from experiments.registry import ROOT, experiments
 from experiments.report import Progress, print_result
 
-EXPERIMENTS = ("clip_ownership", "fsdp_timeline", "gradient_scaling", "info_nce", "train_tiny", "transformer_update")
+EXPERIMENTS = (
+    "clip_ownership",
+    "conformance",
+    "fsdp_timeline",
+    "gradient_scaling",
+    "info_nce",
+    "train_tiny",
+    "transformer_update",
+)
 
 
 def test_the_experiments_are_found_without_importing_them() -> None:
@@ -22,7 +30,8 @@ def test_the_experiments_are_found_without_importing_them() -> None:
         assert experiment.question["zh"]
         assert experiment.question["en"].endswith("?")
         assert experiment.processes >= 2
-        assert (ROOT / "tests" / "experiments" / f"test_{experiment.name}.py").is_file()
+        tests = ROOT / "tests" / "experiments"
+        assert (tests / f"test_{experiment.name}.py").is_file() or (tests / experiment.name).is_dir()
 
 
 def test_the_sources_of_an_experiment_are_what_it_imports_here() -> None:
@@ -36,6 +45,20 @@ def test_the_sources_of_an_experiment_are_what_it_imports_here() -> None:
         "experiments/world.py",
     } <= names
     assert not any("publish" in name or "verify" in name for name in names)  # they change no number
+
+
+def test_the_sources_of_a_package_are_all_its_modules_and_what_they_import_here() -> None:
+    names = {place.relative_to(ROOT).as_posix() for place in experiments()["conformance"].sources}
+    assert {
+        "experiments/conformance/__init__.py",
+        "experiments/conformance/classifier.py",
+        "experiments/conformance/frameworks/torch_ddp.py",
+        "experiments/results.py",
+    } <= names
+    assert "experiments/registry.py" not in names
+    assert "experiments/conformance/classifier.py" not in {
+        place.relative_to(ROOT).as_posix() for place in experiments()["info_nce"].sources
+    }
 
 
 def test_listing_and_verifying_leave_torch_alone() -> None:
@@ -55,6 +78,9 @@ def test_listing_and_verifying_leave_torch_alone() -> None:
         (["run", "nonsense"], "there is no experiment nonsense"),
         (["run", "transformer_update", "--weights", "/nonexistent"], "holds no weights.safetensors"),
         (["train", "--corpus", "/nonexistent"], "--freeze-corpus"),
+        (["run", "info_nce", "--framework", "trl"], "--framework is for conformance"),
+        (["run", "conformance", "--version", "nonsense==1"], "no release of a framework"),
+        (["run", "conformance", "--processes", "4"], "always runs 2 processes"),
     ],
 )
 def test_what_cannot_run_says_why_and_ends_with_2(
@@ -68,9 +94,10 @@ def test_what_runs_long_gets_processes_of_its_own_and_training_is_not_part_of_al
     launches = runs.plan(runs.chosen([], True, training=False), None)
     assert [[each.name for each in launch.experiments] for launch in launches] == [
         ["clip_ownership", "fsdp_timeline", "gradient_scaling", "info_nce"],
+        ["conformance"],
         ["transformer_update"],
     ]
-    assert [launch.processes for launch in launches] == [4, 2]
+    assert [launch.processes for launch in launches] == [4, 2, 2]
     ordered = [each.name for each in runs.chosen([], True, training=True)]
     assert ordered.index("train_tiny") < ordered.index("transformer_update")  # it publishes what the other reads
 
@@ -99,8 +126,10 @@ def test_a_verdict_line_for_every_check(capsys: pytest.CaptureFixture[str]) -> N
         "met": True,
     }
     result = {"name": "x", "question": {"en": "?"}, "rows": [row, {**row, "met": False}], "controls": []}
+    result["not_measured"] = [{"framework": "trl", "version": "", "setting": "", "reason": "not installed: trl"}]
     print_result({**result, "verdict": "fails"})  # type: ignore[typeddict-item]
     lines = capsys.readouterr().out.splitlines()
     assert lines[2].split() == ["ok", "case-path", "differs", "loss", "undefined", "gradient", "5.0e-01"]
     assert lines[3].startswith("  FAIL case-path")
-    assert lines[4] == "x fails: 1 of 2 checks hold"
+    assert lines[4].split() == ["--", "not", "measured:", "trl:", "not", "installed:", "trl"]
+    assert lines[5] == "x fails: 1 of 2 checks hold"

@@ -14,7 +14,7 @@ from typing import cast
 import bagit
 import pytest
 
-from app.evidence import Library, Result
+from app.evidence import Library, Result, Row
 from experiments import publish
 from experiments.registry import ROOT, experiments
 
@@ -28,9 +28,8 @@ def finished(folder: Path, size: int = 10_000) -> Path:
 
 
 def result(verdict: str = "holds") -> Result:
-    return cast(
-        Result, {"verdict": verdict, "processes": 2, "setup": {"seed": 5}, "command": "…", "question": {"en": "?"}}
-    )
+    said = {"verdict": verdict, "processes": 2, "setup": {"seed": 5}, "command": "…", "question": {"en": "?"}}
+    return cast(Result, {**said, "rows": []})
 
 
 def put(made: Path, folder: Path, verdict: str = "holds") -> Path:
@@ -113,6 +112,37 @@ def test_a_failed_run_is_not_published(tmp_path: Path) -> None:
     with pytest.raises(publish.RefusedError, match="a failed run"):
         put(finished(tmp_path / "made"), tmp_path / "evidence", verdict="fails")
     assert not (tmp_path / "evidence").exists()
+
+
+def test_a_run_that_could_not_measure_everything_is_not_published(tmp_path: Path) -> None:
+    partial = result()
+    partial["not_measured"] = [{"framework": "trl", "version": "", "setting": "", "reason": "not installed: trl"}]
+    with pytest.raises(publish.RefusedError, match="trl : not installed: trl"):
+        publish.publish(
+            experiments()["conformance"],
+            finished(tmp_path / "made"),
+            partial,
+            tmp_path / "evidence",
+            commit="0" * 40,
+            started=datetime(2026, 1, 2, tzinfo=UTC),
+        )
+    assert not (tmp_path / "evidence").exists()
+
+
+def test_provenance_names_every_version_of_a_framework_that_rows_were_measured_with(tmp_path: Path) -> None:
+    measured = result()
+    measured["rows"] = cast(
+        list[Row], [{"packages": {"transformers": release, "torch": "2.13.0"}} for release in ("5.24.0", "4.50.3")]
+    )
+    made = finished(tmp_path / "bag" / "data").parent
+    started = datetime(2026, 1, 2, tzinfo=UTC)
+    statement = publish.provenance(
+        experiments()["conformance"], made, measured, commit="0" * 40, started=started, inputs=()
+    )
+    resolved = statement["predicate"]["buildDefinition"]["resolvedDependencies"]
+    packages = [each["uri"] for each in resolved if each.get("uri", "").startswith("pkg:pypi/")]
+    assert {"pkg:pypi/transformers@5.24.0", "pkg:pypi/transformers@4.50.3"} <= set(packages)
+    assert len([each for each in packages if each.startswith("pkg:pypi/torch@")]) == 1
 
 
 @pytest.fixture

@@ -1,0 +1,123 @@
+"""accelerate: a loop with `accumulate()` as its guide shows it, and the guide's recipe for the global token mean."""
+
+from contextlib import nullcontext
+from itertools import islice
+
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState, GradientState
+
+from experiments.conformance.adapter import Measurement, Setting, process_group
+from experiments.conformance.frameworks.bigram_training import (
+    MAX_NORM,
+    Windows,
+    loader,
+    mean,
+    optimizer_of,
+    state,
+    state_change,
+    summed,
+)
+from experiments.conformance.reader import IGNORED, Bigram
+from experiments.conformance.scenarios import Scenario
+
+SETTINGS = (
+    Setting(
+        "accumulate_mean",
+        {"zh": "accumulate()，损失取微批均值", "en": "accumulate() with the mean loss"},
+        {
+            "zh": "循环写在 accumulate() 里，损失是每个微批自己的 token 均值，也就是把 labels 交给模型时它返回的数。",
+            "en": "The loop runs inside accumulate(); the loss is the token mean of each micro-batch, which is what a "
+            "model returns when it is given labels.",
+        },
+        {
+            "A": "microbatch_equal",
+            "B": "microbatch_equal",
+            "C": "microbatch_equal",
+            "D": "microbatch_equal*1/K",
+            "E": "microbatch_equal",
+            "F": "moved",
+            "clip": "true_norm",
+        },
+    ),
+    Setting(
+        "recipe",
+        {"zh": "配方：和 × K × P / N", "en": "recipe: sum × K × P / N"},
+        {
+            "zh": "先取齐一个窗口的微批，跨卡汇总有效标签数 N，再以损失之和 × K × P / N 反传；"
+            "backward() 会除以 K，DDP 会除以 P。",
+            "en": "Fetch the micro-batches of a window first, gather the count N of valid labels, then call backward "
+            "on the summed loss × K × P / N: backward() divides by K, DDP by P.",
+        },
+        {
+            "A": "global_token_mean",
+            "B": "global_token_mean",
+            "C": "global_token_mean",
+            "D": "global_token_mean",
+            "E": "global_token_mean",
+            "clip": "true_norm",
+        },
+    ),
+)
+
+
+def run(setting: str, scenario: Scenario, rank: int, world_size: int) -> Measurement | None:
+    """Train the windows of the scenario as one epoch, and read the table."""
+    process_group()
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()
+    accelerator = Accelerator(gradient_accumulation_steps=scenario.accumulation, cpu=True)
+    windows = Windows(scenario)
+    table = Bigram(windows.ids)
+    loop = Loop(accelerator, table, windows, MAX_NORM if scenario.id == "clip" else None)
+    if setting == "recipe":
+        loop.recipe()
+    else:
+        loop.accumulate_mean()
+    if scenario.id == "F":
+        return state_change(loop.states)
+    if scenario.id == "clip":
+        rule = "global_token_mean" if setting == "recipe" else "microbatch_equal"
+        return windows.clipping(rule, -table.weight, loop.norm)
+    return windows.coefficients(-table.weight)
+
+
+class Loop:
+    """The loops; `norm`: what the last clipping reported; `states`: at the start and after every micro-batch."""
+
+    def __init__(self, accelerator: Accelerator, table: Bigram, windows: Windows, max_norm: float | None) -> None:
+        self.accelerator, self.table, self.windows, self.max_norm = accelerator, table, windows, max_norm
+        self.optimizer = optimizer_of(windows.scenario, table.parameters())
+        dealt = loader(windows.dealt(accelerator.num_processes))
+        self.model, self.wrapped, self.loader = accelerator.prepare(table, self.optimizer, dealt)
+        self.norm: float | None = None
+        self.states = [state(table.weight, self.optimizer)]
+
+    def accumulate_mean(self) -> None:
+        for microbatch in self.loader:
+            with self.accelerator.accumulate(self.model):
+                self.accelerator.backward(mean(self.model(microbatch.ids), microbatch.labels))
+                self.clip()
+                self.wrapped.step()
+                self.wrapped.zero_grad()
+            self.states.append(state(self.table.weight, self.optimizer))
+
+    def recipe(self) -> None:
+        microbatches = iter(self.loader)
+        for window in self.windows.of_rank(self.accelerator.process_index):
+            fetched = list(islice(microbatches, len(window)))
+            mine = torch.stack([(microbatch.labels != IGNORED).sum() for microbatch in fetched]).sum()
+            valid = int(self.accelerator.gather(mine).sum())
+            scale = self.accelerator.gradient_accumulation_steps * self.accelerator.num_processes / valid
+            for k, microbatch in enumerate(fetched):
+                last = k == len(fetched) - 1
+                with nullcontext() if last else self.accelerator.no_sync(self.model):
+                    loss = summed(self.model(microbatch.ids), microbatch.labels)
+                    self.accelerator.backward(loss * scale)
+            self.clip()
+            self.wrapped.step()
+            self.wrapped.zero_grad()
+
+    def clip(self) -> None:
+        if self.max_norm and self.accelerator.sync_gradients:
+            self.norm = float(self.accelerator.clip_grad_norm_(self.model.parameters(), self.max_norm))

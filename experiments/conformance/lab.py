@@ -1,0 +1,275 @@
+"""All frameworks, or those that are asked for: measure, judge, and put the rows and controls of the result together."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, cast
+
+from app.evidence import (
+    AGREES,
+    DIFFERS,
+    SCHEMA,
+    ConformanceRow,
+    Control,
+    Expectation,
+    Json,
+    NotMeasured,
+    Result,
+    Row,
+    Text,
+)
+from experiments.conformance import PROCESSES, QUESTION, classifier, releases, verdicts
+from experiments.conformance.frameworks import FRAMEWORKS, Framework, Release
+from experiments.conformance.pairs import Report, Task, Tell, measure
+from experiments.conformance.scenarios import SCENARIOS
+from experiments.conformance.verdicts import Judged
+
+NAME = "conformance"
+RERUN = 1e-6
+SCOPE: Text = {
+    "zh": "CPU、Gloo，两个进程，每个微批一条样本，极小的模型；SGD（空窗用 AdamW）。不含 GPU、NCCL、损失缩放、"
+    "张量/流水/上下文并行。结论只对所列版本成立。",
+    "en": "CPU, Gloo, two processes, one sample a micro-batch, tiny models; SGD (AdamW for the empty window). No GPU, "
+    "NCCL, loss scaling, or tensor, pipeline and context parallelism. What is said holds for the versions named.",
+}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A framework in one version; `release` None: as it is installed."""
+
+    framework: Framework
+    version: str
+    release: Release | None
+
+
+def run(place: Path, options: Mapping[str, Json], tell: Tell) -> Result:
+    """Measure, and write `place/conformance/result.json`.
+
+    Options: `framework`, `scenario`, `version`: lists of what to measure, everything installed when empty.
+    `releases`: "listed" also measures the releases that the frameworks list, "cached" those of them that are here.
+    """
+    scenarios = cast(list[str], options.get("scenario") or [])
+    chosen, absent = _subjects(options)
+    rows: list[ConformanceRow] = []
+    controls: list[Control] = []
+    environment: dict[str, Json] = {}
+    paths: dict[str, Text] = {}
+    for subject in chosen:
+        report = _measure(subject, scenarios, tell)
+        environment = environment or report.environment
+        made = list(rows_of(subject, report))
+        rows += made
+        controls.append(_everything_measured(subject, report))
+        absent += _unavailable(subject, report)
+        paths |= {row["path"]: _path_title(subject, row["title"]) for row in made}
+    if not rows and absent:
+        raise releases.CannotMeasureError("; ".join(f"{each['framework']}: {each['reason']}" for each in absent))
+    result = _result(rows, [*controls, *_planted(rows)], paths, environment, absent)
+    folder = place / NAME
+    folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(result, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+    (folder / "result.json").write_text(text, "utf-8")
+    return result
+
+
+def _subjects(options: Mapping[str, Json]) -> tuple[list[Subject], list[NotMeasured]]:
+    """What will be measured, and what of it is not installed."""
+    wanted = [releases.named(each) for each in cast(list[str], options.get("version") or [])]
+    names = cast(list[str], options.get("framework") or ([] if wanted else list(FRAMEWORKS)))
+    chosen: list[Subject] = []
+    absent: list[NotMeasured] = []
+    for framework in (FRAMEWORKS[name] for name in names):
+        missing = [name for name in framework.packages if _version(name) is None]
+        if missing:
+            absent.append(_absent(framework, f"not installed: {', '.join(missing)}"))
+            continue
+        chosen.append(Subject(framework, cast(str, _version(framework.packages[0])), None))
+        wanted += [(framework, release) for release in framework.releases if _also(release, options.get("releases"))]
+    chosen += [Subject(framework, release.version, release) for framework, release in wanted]
+    return chosen, absent
+
+
+def _also(release: Release, which: Json) -> bool:
+    return which == "listed" or (which == "cached" and releases.place(release).is_dir())
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package).partition("+")[0]
+    except PackageNotFoundError:
+        return None
+
+
+def _absent(framework: Framework, reason: str, version: str = "", setting: str = "") -> NotMeasured:
+    return {"framework": framework.id, "version": version, "setting": setting, "reason": reason}
+
+
+def _measure(subject: Subject, scenarios: Sequence[str], tell: Tell) -> Report:
+    if subject.release is None:
+        return measure(subject.framework, scenarios, tell)
+    tell(f"install {' '.join(subject.release.pins)} beside what is there", None)
+    target = releases.install(subject.release)
+    return measure(subject.framework, scenarios, tell, target=target, hidden=subject.release.hidden)
+
+
+def _unavailable(subject: Subject, report: Report) -> Iterator[NotMeasured]:
+    reasons = {setting: reason for (setting, _), reason in report.unavailable.items()}
+    for setting, reason in reasons.items():
+        yield _absent(subject.framework, reason, subject.version, setting)
+
+
+def _everything_measured(subject: Subject, report: Report) -> Control:
+    """The framework could be started, and gave a row for every task."""
+    aborted = [task for task in report.failed if _expected(report, task) == "aborts"]
+    measured = len(report.measured) + len(aborted)
+    wanted = len(report.tasks) - len(report.unavailable)
+    name = f"{subject.framework.name} {subject.version}"
+    values: dict[str, Json] = {"measured": measured, "wanted": wanted}
+    if report.problem:
+        values["problem"] = report.problem
+    return {
+        "id": f"measured-{_slug(subject.framework.id)}-{_slug(subject.version)}",
+        "title": {"zh": f"{name} 的每种设置都测到了", "en": f"every setting of {name} was measured"},
+        "values": values,
+        "met": report.problem is None and measured == wanted,
+    }
+
+
+def _planted(rows: Sequence[ConformanceRow]) -> Iterator[Control]:
+    """Settings whose label says that a factor was planted must be seen to carry it, or the lab sees nothing."""
+    planted = [row for row in rows if "planted factor 2" in row["labels"] and row["kind"] == "coefficients"]
+    if planted:
+        seen = [row for row in planted if row["met"] and "*P" in row["verdict"]]
+        yield {
+            "id": "planted-factor",
+            "title": {"zh": "故意放进去的 2 倍被认了出来", "en": "a factor of 2 that was planted is seen"},
+            "values": {"planted": len(planted), "seen": len(seen)},
+            "met": len(seen) == len(planted),
+        }
+
+
+# ---- rows -------------------------------------------------------------------------------------------------------
+
+
+def rows_of(subject: Subject, report: Report) -> Iterator[ConformanceRow]:
+    """One row for each task that was measured or failed."""
+    judged = {task: _judge(report, task) for task in report.measured}
+    for task in report.tasks:
+        if task in judged:
+            yield _row(subject, report, task, judged[task], _resolved(task, judged))
+        elif task in report.failed:
+            yield _row(subject, report, task, _failed(report, task), None)
+
+
+def _judge(report: Report, task: Task) -> Judged:
+    setting = report.settings[task[0]]
+    return verdicts.judge(report.measured[task], SCENARIOS[task[1]], _expected(report, task), setting["tolerance"])
+
+
+def _expected(report: Report, task: Task) -> Any:
+    return report.settings[task[0]]["expected"][task[1]]
+
+
+def _resolved(task: Task, judged: Mapping[Task, Judged]) -> str:
+    """The verdict in the light of the setting's other scenarios."""
+    findings = {
+        scenario: each.finding for (setting, scenario), each in judged.items() if setting == task[0] and each.finding
+    }
+    return verdicts.in_light_of(judged[task], classifier.resolve(findings), SCENARIOS[task[1]])
+
+
+def _failed(report: Report, task: Task) -> Judged:
+    """A measurement that brought the processes down: as expected (`aborts`), or not measured, which is never good."""
+    aborts = _expected(report, task) == "aborts"
+    expectation: Expectation = "undefined" if aborts else "agrees"
+    verdict = "aborts" if aborts else "not_measured"
+    return Judged(
+        kind=verdicts.kind_of(SCENARIOS[task[1]]),
+        verdict=verdict,
+        candidates=[verdict],
+        expectation=expectation,
+        expected={"update": expectation},
+        differences={"update": None},
+        values={} if aborts else {"reason": report.failed[task]},
+        agrees=AGREES,
+        fits=aborts,
+    )
+
+
+def _row(subject: Subject, report: Report, task: Task, judged: Judged, verdict: str | None) -> ConformanceRow:
+    name, scenario = task
+    setting = report.settings[name]
+    path = f"{subject.framework.id}-{name}-{subject.version}"
+    said = verdict or judged.verdict
+    row: ConformanceRow = {
+        "id": _slug(f"{scenario}-{path}"),
+        "case": scenario,
+        "path": _slug(path),
+        "title": setting["title"],
+        "note": setting["about"],
+        "framework": subject.framework.id,
+        "setting": name,
+        "version": subject.version,
+        "scenario": scenario,
+        "kind": cast(Any, judged.kind),
+        "coefficients": judged.coefficients,
+        "residual": judged.residual,
+        "verdict": said,
+        "candidates": judged.candidates,
+        "packages": report.packages,
+        "labels": list(setting["labels"]),
+        "expectation": judged.expectation,
+        "expected": judged.expected,
+        "max_abs_difference": judged.differences,
+        "values": {**judged.values, "verdict": said, "candidates": " | ".join(judged.candidates)},
+        "agrees": judged.agrees,
+        "met": verdicts.met(judged),
+    }
+    return row
+
+
+def _slug(text: str) -> str:
+    """As rows are named: a dot would end a step of a dotted path."""
+    return text.lower().replace("_", "-").replace(".", "-")
+
+
+def _path_title(subject: Subject, title: Text) -> Text:
+    name = f"{subject.framework.name} {subject.version}"
+    return {"zh": f"{name}：{title['zh']}", "en": f"{name}: {title['en']}"}
+
+
+def _result(
+    rows: Sequence[ConformanceRow],
+    controls: list[Control],
+    paths: dict[str, Text],
+    environment: dict[str, Json],
+    absent: list[NotMeasured],
+) -> Result:
+    holds = bool(rows) and all(each["met"] for each in (*rows, *controls))
+    setup: dict[str, Json] = {
+        "scenarios": {
+            each.id: cast(Json, {"counts": each.counts, "accumulation": each.accumulation, "before": each.before})
+            for each in SCENARIOS.values()
+        }
+    }
+    return {
+        "schema": SCHEMA,
+        "name": NAME,
+        "question": cast(Text, QUESTION),
+        "scope": SCOPE,
+        "command": f"python -m experiments run {NAME}",
+        "processes": PROCESSES,
+        "setup": cast(dict[str, Json], json.loads(json.dumps(setup))),
+        "tolerance": {"agrees": AGREES, "differs": DIFFERS, "rerun": RERUN},
+        "cases": {each.id: each.title for each in SCENARIOS.values() if any(row["case"] == each.id for row in rows)},
+        "paths": paths,
+        "rows": cast(list[Row], list(rows)),
+        "controls": controls,
+        "tensors": {},
+        "not_measured": absent,
+        "environment": environment,
+        "verdict": "holds" if holds else "fails",
+    }

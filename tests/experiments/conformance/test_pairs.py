@@ -1,0 +1,70 @@
+"""A measurement that crashes or hangs is never good, and the others are made nevertheless."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from experiments.conformance import lab
+from experiments.conformance.frameworks import Framework
+from experiments.conformance.pairs import Report, measure
+
+PROGRAMS = Path(__file__).parents[1]
+FRAMEWORK = Framework("trouble", "Trouble", ("torch",), seconds=2.5, adapter="troublesome")
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(PROGRAMS))
+        return measure(FRAMEWORK, [], lambda what, done: None)
+
+
+def test_what_crashes_and_what_hangs_has_its_reason(report: Report) -> None:
+    assert report.failed == {
+        ("aborts", "A"): "rank 1 was killed by SIGABRT",
+        ("hangs", "A"): "nothing moved for 2 s",
+    }
+
+
+def test_what_came_before_is_measured_on_both_ranks(report: Report) -> None:
+    assert list(report.measured) == [("good", "A")]
+    assert len(report.measured["good", "A"]) == 2
+
+
+def test_what_the_adapter_declines_is_not_measured(report: Report) -> None:
+    assert report.unavailable == {("missing", "A"): "no such compiler"}
+
+
+def test_only_a_crash_that_is_expected_makes_a_row_that_is_met(report: Report) -> None:
+    rows = {row["setting"]: row for row in lab.rows_of(lab.Subject(FRAMEWORK, "1.2", None), report)}
+    assert {name: (row["verdict"], row["met"]) for name, row in rows.items()} == {
+        "good": ("dropped", True),
+        "aborts": ("aborts", True),
+        "hangs": ("not_measured", False),
+    }
+    assert rows["hangs"]["id"] == "a-trouble-hangs-1-2"
+
+
+def test_no_process_stays_behind(report: Report) -> None:
+    deadline = time.monotonic() + 5
+    while left := [place for place in Path("/proc").glob("[0-9]*/cmdline") if _ours(place)]:
+        assert time.monotonic() < deadline, left
+
+
+def _ours(place: Path) -> bool:
+    """Whether it is a child of this test; a process may be gone before it is read."""
+    try:
+        words = place.read_bytes().split(b"\0")
+        environment = (place.parent / "environ").read_bytes()
+    except OSError:
+        return False
+    return b"experiments.conformance.child" in words and f"PYTHONPATH={PROGRAMS}".encode() in environment
+
+
+def test_an_adapter_that_cannot_be_imported_is_a_problem_and_no_row() -> None:
+    absent = Framework("absent", "Absent", ("torch",), adapter="no_such_adapter")
+    report = measure(absent, [], lambda what, done: None)
+    assert report.problem is not None
+    assert "No module named 'no_such_adapter'" in report.problem
+    assert list(lab.rows_of(lab.Subject(absent, "1", None), report)) == []
