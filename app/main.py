@@ -11,10 +11,12 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from app import __version__
+from app.calculator_pages import calculator_routes
 from app.chapters import BookError
 from app.downloads import evidence_routes
 from app.endpoints import add_api_routes
 from app.indexes import index_routes
+from app.lab_pages import lab_routes
 from app.offload import Offload
 from app.pages import Pages, page_routes, preferred
 from app.ready import Front, below, security_headers
@@ -69,6 +71,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     doors = add_api_routes(app, offload, site.version)
     app.router.routes.extend(evidence_routes(site.evidence))
     app.router.routes.extend(index_routes(site))
+    app.router.routes.extend(lab_routes(site))
+    app.router.routes.extend(calculator_routes(site, offload))
     app.router.routes.extend(page_routes(site))
     health = {"status": "ok", "version": __version__}
     app.add_api_route("/healthz", lambda: health, methods=["GET", "HEAD"], include_in_schema=False)

@@ -9,7 +9,7 @@ Templates only format: numbers come from calculators, coordinates from `scales`.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from jinja2.runtime import Context, Macro
 from markupsafe import Markup, escape
 
 from app import scales
+from app.comparison import Leaf
 from app.contract import fraction_text
 
 Lang = Literal["zh", "en"]
@@ -78,12 +79,15 @@ def environment(templates: Path, asset_url: Callable[[str], str], root_path: str
         brief=brief,
         reason=reason_words,
         replica=replica_name,
+        number_rows=number_rows,
+        zip=zip,
         asset=asset_url,
         url=lambda path: root + path,
         position=scales.slider_position,
         **{name: getattr(scales, name) for name in scales.FOR_TEMPLATES},
     )
     jinja.filters["number"] = number
+    jinja.filters["ticked"] = ticked
     jinja.tests["html_number"] = lambda text: scales.number_text(text) != ""
     jinja.tests["list"] = lambda value: isinstance(value, list | tuple)
     return jinja
@@ -95,10 +99,34 @@ def block(jinja: Environment, template: str, name: str, context: Mapping[str, An
     return Markup("".join(found.blocks[name](found.new_context(dict(context)))))
 
 
+def ticked(text: str) -> Markup:
+    """A sentence whose `` `code` `` is set as code."""
+    parts = text.split("`")
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if i % 2 else Markup("{}").format(part) for i, part in enumerate(parts)
+    )
+
+
 def reason_words(code: str, lang: Lang) -> str:
     """A reason code in words; a code that is not in the list is shown as it is."""
     words = REASONS.get(code)
     return code if words is None else words[lang != "zh"]
+
+
+def number_rows(numbers: Iterable[Leaf]) -> Markup:
+    """Rows of a table, path and value, of any JSON values: in one go, for there are up to a thousand of them."""
+    rows = []
+    for leaf in numbers:
+        path = escape(leaf.path)
+        if leaf.value is None:
+            shown = f'<span class="undefined" data-field="{path}">–</span>'
+        else:
+            text = leaf.value if isinstance(leaf.value, str) else json.dumps(leaf.value)
+            exact = escape(text)
+            value = number(leaf.value) if isinstance(leaf.value, float) else text
+            shown = f'<data data-field="{path}" data-value="{exact}" value="{exact}">{escape(value)}</data>'
+        rows.append(f'<tr><th scope="row"><code>{path}</code></th><td>{shown}</td></tr>')
+    return Markup("\n".join(rows))
 
 
 def replica_name(index: int) -> str:
