@@ -1,4 +1,4 @@
-"""Pages over the whole book: glossary, sources, tags, the printable book; and the feed, the sitemap and llms.txt."""
+"""Pages over the whole book: start, glossary, sources, tags, the printable book; feed, sitemap, llms.txt."""
 
 import re
 from typing import cast
@@ -13,8 +13,10 @@ from starlette.routing import Route
 from app import bibliography, feeds, lexicon
 from app.calculators import registry
 from app.chapters import Book, Chapter
+from app.guide import load_guide
 from app.pages import AsIs, Pages
 from app.panels import Panel
+from app.paths import folder
 from app.rendering import Lang
 from app.site import Site
 from app.volume import Binding
@@ -27,6 +29,7 @@ def index_routes(site: Site) -> list[Route]:
     """They stand before the routes of chapters, whose slugs would swallow them."""
     indexes = Indexes(site)
     return [
+        Route("/{lang:lang}/start", indexes.start),
         Route("/{lang:lang}/glossary", indexes.glossary),
         Route("/{lang:lang}/sources", indexes.sources),
         Route("/{lang:lang}/tags/{tag}", indexes.tag),
@@ -39,6 +42,19 @@ def index_routes(site: Site) -> list[Route]:
 
 class Indexes(Pages):
     """The handlers; pages in the language of their address, files for programs with absolute addresses."""
+
+    async def start(self, request: Request) -> Response:
+        """From what a reader sees to the instrument that tells, in at most two steps."""
+        lang, _ = self._open(request)
+        words = {
+            "zh": ("从现象开始", "看到的现象、可能的原因，和一台填好了数的计算器。"),
+            "en": ("Start from what you see", "What you see, what it may be, and an instrument that is filled in."),
+        }
+        title, description = words[lang]
+        guide = load_guide(folder("content"))
+        titles = {name: self._site.panels.words(lang, name, "heading") for name in registry()}
+        context = {"guide": guide, "titles": titles}
+        return self._finished(request, "start.html", title=title, description=description, **context)
 
     async def glossary(self, request: Request) -> Response:
         lang, book = self._open(request)
