@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl
 
 from pydantic import ValidationError
 
+from app import states
 from app.calculators import Calculator, registry
 from app.contract import InputError, Result
 from app.errors import FieldError, RefusedError, given_twice, refused
@@ -36,7 +37,9 @@ def fields_of(query_string: str) -> dict[str, str]:
 
 
 def view_of(calculator: Calculator, fields: Mapping[str, str]) -> Result:
-    """The panel's state for the fields of an address; RefusedError, with everything that is wrong with them."""
+    """What the fields of an address show, of a panel or of a whole body; RefusedError, with all that is wrong."""
+    if states.is_general(fields):
+        return states.view_of(calculator, states.read(calculator, fields))
     try:
         return calculator.panel(calculator.query.model_validate(fields))
     except (ValidationError, InputError) as error:
@@ -44,7 +47,7 @@ def view_of(calculator: Calculator, fields: Mapping[str, str]) -> Result:
 
 
 def get(name: str, query_string: str, wants_csv: bool = False) -> Answer:
-    """`GET /api/NAME`: the state of the chapter's panel."""
+    """`GET /api/NAME`: the state of the chapter's panel, or a body in fields of its own."""
     try:
         fields = fields_of(query_string)
         wants_csv = _wants_csv(fields.pop("format", None), wants_csv)

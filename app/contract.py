@@ -6,9 +6,10 @@ A number may be written as `2`, `0.1`, `1e-3` or `1/3`. Each means exactly that 
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
-from typing import Annotated, Literal, TypeVar
+from functools import lru_cache
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -29,6 +30,8 @@ MAX_EXACT_CELLS = 4_096
 MAX_LISTED_CELLS = 10_000
 """Above this many cells answers leave out lists with one entry a cell."""
 
+_LISTED_NAMES = 12
+
 _Number = TypeVar("_Number", Fraction, float)
 
 Reason = Literal["empty_cell", "zero_count", "zero_reference", "non_finite"]
@@ -38,6 +41,7 @@ _NUMBER = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?"
 _NUMBER_RE = re.compile(_NUMBER)
 _RATIO_RE = re.compile(r"([+-]?[0-9]{1,18})\s*/\s*([0-9]{1,18})")
 _MAX_LENGTH = 400
+_SHORT = 24
 _LARGEST = Fraction(1.7976931348623157e308)
 _SMALLEST = Fraction(5e-324)
 
@@ -46,15 +50,24 @@ class InputError(ValueError):
     """A value that cannot be used: which field, why, in both languages of the wiki.
 
     `field` is the name of the input (a path such as `("ranks", 0, 1, "grad")` for nested ones), empty where
-    the caller knows it (inside a field's own validator).
+    the caller knows it (inside a field's own validator). `cell` is the place, (row, column) counted from 0, in a field
+    of rows whose text the message is about.
     """
 
-    def __init__(self, en: str, zh: str, field: str | Sequence[str | int] = (), code: str = "value_error") -> None:
+    def __init__(
+        self,
+        en: str,
+        zh: str,
+        field: str | Sequence[str | int] = (),
+        code: str = "value_error",
+        cell: tuple[int, int] | None = None,
+    ) -> None:
         super().__init__(en)
         self.en = en
         self.zh = zh
         self.field: tuple[str | int, ...] = (field,) if isinstance(field, str) else tuple(field)
         self.code = code
+        self.cell = cell
 
 
 class Inputs(BaseModel):
@@ -62,9 +75,21 @@ class Inputs(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
+    in_place: ClassVar[Mapping[str, type["Inputs"]]] = {}
+    """Fields whose own fields may stand at the top of the body in their place."""
+
+    @classmethod
+    def laid_out(cls, body: dict[str, Any]) -> dict[str, Any]:
+        """The same body, its numbers in matrices where they can be: what a form shows and an address holds."""
+        return body
+
 
 class Query(Inputs):
     """Base of a panel's state: the flat fields of a GET address, with the panel's defaults."""
+
+    def inputs(self) -> Inputs:
+        """The body that these fields stand for; InputError, naming a field of the panel, where they do not fit."""
+        raise NotImplementedError
 
 
 class Result(BaseModel):
@@ -75,6 +100,31 @@ class Result(BaseModel):
     def tables(self) -> list["Table"]:
         """The result as tables, for CSV."""
         raise NotImplementedError
+
+
+_Scheme = TypeVar("_Scheme", bound=str)
+
+
+def chosen(schemes: Iterable[_Scheme], scheme: str | None) -> _Scheme:
+    """The scheme to show: the named one, or the first; InputError where there is none of this name."""
+    names = list(schemes)
+    if scheme is None and names:
+        return names[0]
+    for name in names:
+        if name == scheme:
+            return name
+    if not names:
+        en, zh = "are empty: there is none to show", "为空：没有可以显示的方案"
+        raise InputError(en, zh, field="schemes", code="too_short")
+    listed = ", ".join(names[:_LISTED_NAMES])
+    raise InputError(f"must be one of {listed}", f"应为 {listed} 之一", field="scheme", code="literal_error")
+
+
+def no_scheme(scheme: str | None) -> None:
+    """For calculators without schemes: InputError where one is asked for."""
+    if scheme is not None:
+        en, zh = "is not a field of this calculator", "不是这个计算器的字段"
+        raise InputError(en, zh, field="scheme", code="extra_forbidden")
 
 
 class Table(BaseModel):
@@ -89,6 +139,8 @@ def exact(value: object) -> Fraction:
 
     Raises InputError for anything else, and for values that float64 cannot hold.
     """
+    if type(value) is str:
+        return _from_short_text(value) if len(value) <= _SHORT else _from_text(value)
     if isinstance(value, Fraction):
         return value
     if isinstance(value, bool):
@@ -99,9 +151,13 @@ def exact(value: object) -> Fraction:
         if not math.isfinite(value):
             raise InputError("must be a finite number", "必须是有限的数", code="finite_number")
         return Fraction(repr(value))
-    if isinstance(value, str):
-        return _from_text(value)
     raise InputError("must be a number", "必须是一个数", code="number_type")
+
+
+@lru_cache(maxsize=16_384)
+def _from_short_text(text: str) -> Fraction:
+    """A dragged slider sends thousands of cells again, all but one as they were."""
+    return _from_text(text)
 
 
 def _from_text(text: str) -> Fraction:
@@ -180,6 +236,11 @@ def _as_json(value: Fraction) -> int | float | str:
     return float(value) if Fraction(repr(float(value))) == value else str(value)
 
 
+def numbers_in_json(rows: Iterable[Iterable[Fraction]]) -> list[list[int | float | str]]:
+    """Rows of exact numbers as a body holds them: `2`, `0.1`, `"1/3"`."""
+    return [[_as_json(value) for value in row] for row in rows]
+
+
 _TEXT_SCHEMA = {
     "type": "string",
     "pattern": rf"^({_NUMBER}|[+-]?[0-9]{{1,18}}/[0-9]{{1,18}})$",
@@ -239,12 +300,12 @@ def split_rows(text: str) -> list[list[str]]:
 
 def rows_of(value: object) -> Rows:
     """Rows of exact numbers from the text of a GET field or text area; the error names row and column."""
-    return tuple(tuple(_cell(exact, cell, r, k) for k, cell in enumerate(row)) for r, row in _numbered(value))
+    return tuple(_read_row(exact, r, row) for r, row in _numbered(value))
 
 
 def extended_rows_of(value: object) -> ExtendedRows:
     """As `rows_of`, with `inf`, `-inf` and `nan` allowed."""
-    return tuple(tuple(_cell(extended, cell, r, k) for k, cell in enumerate(row)) for r, row in _numbered(value))
+    return tuple(_read_row(extended, r, row) for r, row in _numbered(value))
 
 
 def _numbered(value: object) -> Iterable[tuple[int, Sequence[object]]]:
@@ -255,12 +316,16 @@ def _numbered(value: object) -> Iterable[tuple[int, Sequence[object]]]:
     raise InputError("must be rows of numbers such as 2,3;8,0", "应是数的行，例如 2,3;8,0", code="rows_type")
 
 
-def _cell(parse: Callable[[object], _Number], cell: object, row: int, column: int) -> _Number:
+def _read_row(parse: Callable[[object], _Number], row: int, cells: Iterable[object]) -> tuple[_Number, ...]:
+    values: list[_Number] = []
     try:
-        return parse(cell)
+        for cell in cells:
+            values.append(parse(cell))
     except InputError as error:
-        place_en, place_zh = f"row {row + 1}, value {column + 1} ", f"第 {row + 1} 行第 {column + 1} 个值"
-        raise InputError(place_en + error.en, place_zh + error.zh, code=error.code) from None
+        place = row, len(values)
+        place_en, place_zh = f"row {row + 1}, value {place[1] + 1} ", f"第 {row + 1} 行第 {place[1] + 1} 个值"
+        raise InputError(place_en + error.en, place_zh + error.zh, code=error.code, cell=place) from None
+    return tuple(values)
 
 
 def write_rows(rows: Iterable[Iterable[Fraction | float]]) -> str:

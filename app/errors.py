@@ -14,13 +14,18 @@ from app.contract import InputError
 
 @dataclass(frozen=True)
 class FieldError:
-    """One refused value: the path of its field, a code, and the message in both languages."""
+    """One refused value: the path of its field, a code, and the message in both languages.
+
+    `place` is where in a field of rows or of JSON it stands, counted from 0: the path's own numbers, or those that a
+    message about a text of rows speaks of.
+    """
 
     path: tuple[str | int, ...]
     code: str
     en: str
     zh: str
     value: Any = None
+    place: tuple[int, ...] = ()
 
     @property
     def field(self) -> str:
@@ -28,7 +33,17 @@ class FieldError:
         return str(self.path[0]) if self.path else ""
 
     def message(self, lang: str) -> str:
-        return self.zh if lang == "zh" else self.en
+        """What is wrong, for a reader: with the place in words where the path has one that the message leaves out."""
+        steps = self.path[1:]
+        first = next((i for i, step in enumerate(steps) if isinstance(step, int)), None)
+        if first is None:
+            return self.zh if lang == "zh" else self.en
+        inner = steps[first:]
+        numbers = [step + 1 for step in inner if isinstance(step, int)]
+        words = _PLACES[lang == "zh"] if len(numbers) > 1 else _ENTRY[lang == "zh"]
+        where = [words[min(i, len(words) - 1)].format(number) for i, number in enumerate(numbers)]
+        where += [str(step) for step in inner if not isinstance(step, int)]
+        return "，".join(where) + "：" + self.zh if lang == "zh" else ", ".join(where) + ": " + self.en
 
 
 class RefusedError(Exception):
@@ -48,6 +63,8 @@ class RefusedError(Exception):
 
 
 _LISTED = 100
+_ENTRY = (("entry {}",), ("第 {} 项",))
+_PLACES = (("row {}", "column {}", "value {}"), ("第 {} 行", "第 {} 列", "第 {} 个值"))
 
 
 def _shown(value: Any) -> str | int | float | bool | None:
@@ -93,7 +110,7 @@ _MESSAGES: dict[str, _Words] = {
 def refused(error: ValidationError | InputError) -> RefusedError:
     """The errors of a body or query, ready for every door."""
     if isinstance(error, InputError):
-        return RefusedError([FieldError(error.field, error.code, error.en, error.zh)])
+        return RefusedError([_placed(error.field, error.code, error.en, error.zh, cell=error.cell)])
     return RefusedError(map(_from_pydantic, error.errors(include_url=False)))
 
 
@@ -101,10 +118,24 @@ def _from_pydantic(details: ErrorDetails) -> FieldError:
     ctx = details.get("ctx", {})
     cause = ctx.get("error")
     if isinstance(cause, InputError):
-        return FieldError((*details["loc"], *cause.field), cause.code, cause.en, cause.zh, details["input"])
+        path = (*details["loc"], *cause.field)
+        return _placed(path, cause.code, cause.en, cause.zh, details["input"], cell=cause.cell)
     words = _MESSAGES.get(details["type"])
     en, zh = words(ctx) if words else (details["msg"], f"不合要求：{details['msg']}")
-    return FieldError(details["loc"], details["type"], en, zh, details["input"])
+    return _placed(details["loc"], details["type"], en, zh, details["input"])
+
+
+def _placed(
+    path: tuple[str | int, ...],
+    code: str,
+    en: str,
+    zh: str,
+    value: Any = None,
+    *,
+    cell: tuple[int, int] | None = None,
+) -> FieldError:
+    numbers = tuple(step for step in path[1:] if isinstance(step, int))
+    return FieldError(path, code, en, zh, value, numbers or cell or ())
 
 
 def given_twice(field: str) -> FieldError:

@@ -1,4 +1,4 @@
-"""Whole pages: shelf, chapters, calculators on their own, search, the API's description."""
+"""Whole pages: shelf, chapters, the list of calculators, search, the API's description."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
@@ -8,21 +8,18 @@ import brotli
 from markupsafe import Markup
 from starlette.concurrency import run_in_threadpool
 from starlette.convertors import Convertor, register_url_convertor
-from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
-from starlette.types import Message
 
-from app.calculators import Calculator, registry
+from app.calculators import registry
 from app.chapters import CalculatorRef, Chapter, EvidenceRef
-from app.endpoints import MAX_BODY, read_body, state_tag
 from app.errors import FieldError, given_twice
 from app.evidence import UnknownEvidenceError
 from app.exhibits import exhibit_of, origin
 from app.panels import Panel, default_texts
-from app.ready import matches, takes_brotli
+from app.ready import takes_brotli
 from app.rendering import Lang
 from app.site import Site
 
@@ -74,8 +71,6 @@ def page_routes(site: Site) -> list[Route]:
         Route("/{lang:lang}", pages.shelf_without_slash),
         Route("/{lang:lang}/", pages.shelf),
         Route("/{lang:lang}/calculators", pages.calculators),
-        Route("/{lang:lang}/calculators/{name}", pages.calculator, methods=["GET", "POST"]),
-        Route("/{lang:lang}/calculators/{name}/result", pages.result, methods=["GET", "POST"]),
         Route("/{lang:lang}/experiments", pages.experiments),
         Route("/{lang:lang}/experiments/{name}", pages.experiment),
         Route("/{lang:lang}/search", pages.search),
@@ -154,7 +149,7 @@ class Pages:
                 return RedirectResponse(self._site.url(f"/{lang}/{book.redirects[slug]}"), 308)
             raise HTTPException(404)
         query = request.url.query
-        pieces = await _off_loop(len(query), lambda: self._pieces(chapter, query))
+        pieces = await off_loop(len(query), lambda: self._pieces(chapter, query))
         status = max((piece.status for piece in pieces if isinstance(piece, Panel)), default=200)
         body = [self._site.panels.html(piece) if isinstance(piece, Panel) else piece for piece in pieces]
         previous, following = book.neighbours(chapter)
@@ -242,44 +237,6 @@ class Pages:
         }
         return self._finished(request, "experiment.html", **context)
 
-    async def calculator(self, request: Request) -> Response:
-        lang, book = self._open(request)
-        calculator = _calculator(request)
-        panel = await self._own_panel(request, lang, calculator)
-        carriers = [c for c in book.chapters[lang] if any(r.name == calculator.name for r in c.document.calculators)]
-        context = {
-            "title": panel.title,
-            "description": self._site.panels.words(lang, calculator.name, "summary"),
-            "panel": panel,
-            "chapters": carriers,
-        }
-        if request.method != "POST" and not request.url.query:
-            return self._finished(request, "calculator.html", **context)
-        return self._page(request, "calculator.html", panel.status, **context)
-
-    async def result(self, request: Request) -> Response:
-        lang, _ = self._open(request)
-        etag = state_tag(self._site.version.encode(), b"html", request.scope)
-        headers = {"etag": etag.decode(), "cache-control": "public, max-age=60"}
-        if request.method != "POST" and matches(request.scope, etag):
-            return Response(status_code=304, headers=headers)
-        panel = await self._own_panel(request, lang, _calculator(request))
-        fresh = panel.status == 200 and request.method != "POST"
-        html = self._site.panels.result(panel)
-        return _html(html, panel.status, headers if fresh else {"cache-control": "no-store"})
-
-    async def _own_panel(self, request: Request, lang: Lang, calculator: Calculator) -> Panel:
-        posted = request.method == "POST"
-        pairs = await _form_pairs(request) if posted else parse_qsl(request.url.query, keep_blank_values=True)
-        refusals: list[FieldError] = []
-        fields: dict[str, str] = {}
-        for name, value in pairs:
-            if name in fields:
-                refusals.append(given_twice(name))
-            fields[name] = value
-        size = sum(map(len, fields.values()))
-        return await _off_loop(size, lambda: self._site.panels.panel(lang, calculator, fields, refusals=refusals))
-
     def _open(self, request: Request) -> tuple[Lang, Any]:
         self._site.fresh()
         return request.path_params["lang"], self._site.book
@@ -318,32 +275,5 @@ class AsIs(Response):
         await self._ready(scope, receive, send)
 
 
-def _html(text: str, status: int, headers: dict[str, str]) -> Response:
-    return Response(text, status, headers, "text/html")
-
-
-def _calculator(request: Request) -> Calculator:
-    calculator = registry().get(request.path_params["name"])
-    if calculator is None:
-        raise HTTPException(404)
-    return calculator
-
-
-async def _form_pairs(request: Request) -> list[tuple[str, str]]:
-    """The fields of a form sent by POST: states too long for an address, files included as their text."""
-    body = await read_body(request.scope, request.receive)
-    if body is None:
-        raise HTTPException(413)
-
-    async def again() -> Message:
-        return {"type": "http.request", "body": body}
-
-    async with Request(request.scope, again).form(max_files=20, max_fields=200, max_part_size=MAX_BODY) as form:
-        return [
-            (name, (await value.read()).decode("utf-8-sig", "replace") if isinstance(value, UploadFile) else value)
-            for name, value in form.multi_items()
-        ]
-
-
-async def _off_loop(size: int, work: Callable[[], _T]) -> _T:
+async def off_loop(size: int, work: Callable[[], _T]) -> _T:
     return await run_in_threadpool(work) if size > _LONG_STATE else work()

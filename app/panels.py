@@ -1,7 +1,7 @@
 """One instrument on a page: its inputs as typed, what is wrong with them, its view, and its addresses."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cache
 from typing import Any
@@ -11,10 +11,13 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from app.answers import view_of
-from app.calculators import Calculator
+from app.bench import Bench, bench_of, more_of
+from app.calculators import Calculator, registry
 from app.contract import Result
 from app.errors import FieldError, RefusedError
 from app.rendering import Lang, block
+from app.states import body_fields
+from app.workbench import FILE, Shown, query_of
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,7 @@ class Panel:
 
     `prefix` stands before every field's name inside a chapter, where `action` is the chapter itself; `others` are the
     fields of the chapter's other panels, kept when this form is sent. `view` is None when the inputs are refused.
+    `places` says in which cell of a field, counted from 0, its error is. `bench` is what only an own page has.
     """
 
     name: str
@@ -39,6 +43,8 @@ class Panel:
     result_url: str
     title: str = ""
     others: tuple[tuple[str, str], ...] = field(default=())
+    places: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    bench: Bench | None = None
 
     @property
     def status(self) -> int:
@@ -52,6 +58,45 @@ class Panels:
         self._jinja = jinja
         self._root = root_path.rstrip("/")
 
+    def own(self, lang: Lang, shown: Shown) -> Panel:
+        """The panel of an own page."""
+        bench = bench_of(shown)
+        state = f"?{bench.query}" if bench.query else ""
+        fields = {} if shown.withheld else dict(shown.fields)
+        api = f"{self._root}/api/{shown.name}"
+        return replace(
+            self.result_panel(lang, shown),
+            values={**default_texts(registry()[shown.name]), **fields},
+            page_url=f"{self._page(lang, shown.name)}{state}",
+            json_url=f"{api}?{query_of(fields)}" if fields else api,
+            csv_url=f"{api}?{query_of(fields | {'format': 'csv'})}",
+            title=self.words(lang, shown.name, "heading"),
+            bench=bench,
+        )
+
+    def result_panel(self, lang: Lang, shown: Shown) -> Panel:
+        """What the result region of an own page needs of the panel, and no more."""
+        name, page = shown.name, self._page(lang, shown.name)
+        errors, places = _by_field(shown.refusals, registry()[name], lang)
+        return Panel(
+            name=name,
+            id=name,
+            prefix="",
+            action=page,
+            values={},
+            errors=errors,
+            places=places,
+            view=shown.view,
+            lang=lang,
+            page_url=page,
+            json_url="",
+            csv_url="",
+            result_url=f"{page}/result",
+        )
+
+    def _page(self, lang: Lang, name: str) -> str:
+        return f"{self._root}/{lang}/calculators/{name}"
+
     def panel(
         self,
         lang: Lang,
@@ -63,7 +108,7 @@ class Panels:
         identity: str = "",
         others: Iterable[tuple[str, str]] = (),
     ) -> Panel:
-        """The panel of a state. `place` is the chapter's address that the form leads to; empty on the own page."""
+        """The panel of a state inside a chapter; `place` is the chapter's address that the form leads to."""
         refusals = list(refusals)
         view = None
         try:
@@ -71,7 +116,8 @@ class Panels:
         except RefusedError as error:
             refusals += error.errors
         name, state = calculator.name, ("?" + urlencode(fields) if fields else "")
-        page = f"{self._root}/{lang}/calculators/{name}"
+        errors, places = _by_field(refusals, calculator, lang)
+        page = self._page(lang, name)
         api = f"{self._root}/api/{name}"
         return Panel(
             name=name,
@@ -79,7 +125,8 @@ class Panels:
             prefix=f"{identity or name}." if place else "",
             action=place or page,
             values={**default_texts(calculator), **fields},
-            errors=_by_field(refusals, calculator, lang),
+            errors=errors,
+            places=places,
             view=None if refusals else view,
             lang=lang,
             page_url=page + state,
@@ -99,6 +146,10 @@ class Panels:
         template = self._jinja.get_template(f"calculators/{panel.name}.html")
         return Markup(template.render(panel=panel, lang=panel.lang))
 
+    def more(self, lang: Lang, shown: Shown) -> str:
+        """All numbers and the snippet: what is asked for when they are opened."""
+        return self._jinja.get_template("_more.html").render(more=more_of(shown), lang=lang)
+
     def result(self, panel: Panel) -> str:
         """The inside of the result region: what a form's script asks for."""
         if panel.view is None:
@@ -106,14 +157,30 @@ class Panels:
         return block(self._jinja, f"calculators/{panel.name}.html", "result", {"panel": panel, "lang": panel.lang})
 
 
-def _by_field(refusals: Iterable[FieldError], calculator: Calculator, lang: Lang) -> dict[str, str]:
-    """Messages by the field they stand beside; what belongs to no field of the form comes under the empty name."""
+def _by_field(
+    refusals: Iterable[FieldError], calculator: Calculator, lang: Lang
+) -> tuple[dict[str, str], dict[str, tuple[int, ...]]]:
+    """Messages by the field they stand beside, and the cells in it that they speak of.
+
+    What belongs to no field of the form comes under the empty name.
+    """
     messages: dict[str, str] = {}
+    places: dict[str, tuple[int, ...]] = {}
     for refusal in refusals:
-        known = refusal.field in calculator.query.model_fields
+        known = refusal.field in calculator.query.model_fields or refusal.field in _body_names(calculator)
         text = refusal.message(lang) if known else f"{refusal.field} {refusal.message(lang)}".strip()
-        messages.setdefault(refusal.field if known else "", text)
-    return messages
+        name = refusal.field if known else ""
+        if refusal.field == FILE:  # all that is wrong with a file, so that it is corrected at one go
+            messages[FILE] = "\n".join(filter(None, [messages.get(FILE), refusal.message(lang)]))
+        elif name not in messages:
+            messages[name] = text
+            places |= {name: refusal.place} if refusal.place else {}
+    return messages, places
+
+
+@cache
+def _body_names(calculator: Calculator) -> frozenset[str]:
+    return frozenset(field.address for field in body_fields(calculator).values())
 
 
 @cache

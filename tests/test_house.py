@@ -17,12 +17,17 @@ CALCULATORS = sorted(registry())
 LEVELS: list[set[str]] = [
     {"app.contract", "app.paths", "app.scales", "app.settings", "app.volume"},
     {"app.calculators", "app.evidence", "app.search"},
+    {"app.comparison"},
     {"app.errors", "app.fonts", "app.rendering"},
-    {"app.answers", "app.exhibits", "app.markdown", "app.offload", "app.ready"},
-    {"app.assets", "app.chapters", "app.downloads", "app.endpoints", "app.panels"},
+    {"app.states"},
+    {"app.answers", "app.exhibits", "app.markdown", "app.offload", "app.ready", "app.snippets", "app.tables"},
+    {"app.casefiles"},
+    {"app.workbench"},
+    {"app.bench"},
+    {"app.assets", "app.chapters", "app.downloads", "app.endpoints", "app.guide", "app.matrix", "app.panels"},
     {"app.bibliography", "app.feeds", "app.lexicon", "app.site"},
     {"app.pages"},
-    {"app.indexes"},
+    {"app.calculator_pages", "app.indexes", "app.lab_pages"},
     {"app.main"},
     {"app.__main__"},
 ]
@@ -138,8 +143,9 @@ def test_published_evidence_belongs_to_an_experiment() -> None:
     folder = ROOT / "content" / "evidence"
     bags = [path.name for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
     for name in bags:
-        assert (ROOT / "experiments" / f"{name}.py").is_file()
-        assert (ROOT / "tests" / "experiments" / f"test_{name}.py").is_file()
+        module, tests = ROOT / "experiments" / name, ROOT / "tests" / "experiments"
+        assert module.with_suffix(".py").is_file() or (module / "__init__.py").is_file()
+        assert (tests / f"test_{name}.py").is_file() or (tests / name).is_dir()
 
 
 def test_no_template_and_no_style_sheet_loads_anything_from_another_host() -> None:

@@ -14,8 +14,9 @@ from app.contract import Inputs, Query, Result
 class Calculator:
     """One calculator's doors.
 
-    `compute` turns a POST body (`inputs`) into a `result`; `panel` turns the fields of a GET address (`query`)
-    into a `view`: the same result, through the same `compute`, and what the panel shows beside it.
+    `compute` turns a POST body (`inputs`) into a `result`; `present` turns it into a `view`: the same result, and what
+    a page shows beside it, with one of the body's schemes selected. `panel` turns the fields of a GET address (`query`)
+    into such a view.
     """
 
     name: str
@@ -24,7 +25,11 @@ class Calculator:
     result: type[Result]
     view: type[Result]
     compute: Callable[[Any], Result]
+    present: Callable[[Any, str | None], Result]
     panel: Callable[[Any], Result]
+
+
+_DOORS = ("Inputs", "Query", "Result", "View", "compute", "present", "panel")
 
 
 @cache
@@ -33,7 +38,7 @@ def registry() -> dict[str, Calculator]:
     names = sorted(found.name for found in pkgutil.iter_modules(__path__))
     modules = {name: importlib.import_module(f"{__name__}.{name}") for name in names}
     return {
-        name: Calculator(name, module.Inputs, module.Query, module.Result, module.View, module.compute, module.panel)
+        name: Calculator(name, *(getattr(module, door) for door in _DOORS))
         for name, module in modules.items()
         if hasattr(module, "compute")
     }

@@ -52,6 +52,7 @@ from app.contract import (
     Result as ResultBase,
     Table,
     blank_to_none,
+    no_scheme,
     number_schema,
     rows_of,
 )
@@ -131,6 +132,10 @@ class Query(Inputs, QueryBase):
 
     lengths: Lengths = Field(default="16,64,256", validate_default=True)
     counts: Numbers = Field(default="6,3,1", validate_default=True)
+
+    def inputs(self) -> Inputs:
+        """The body of these very fields."""
+        return Inputs(**{name: getattr(self, name) for name in Inputs.model_fields})
 
 
 class LengthRow(ResultBase):
@@ -218,9 +223,15 @@ def compute(inputs: Inputs) -> Result:
             raise InputError(en, zh, field="means" if inputs.means else "sigma", code="number_range") from None
 
 
+def present(inputs: Inputs, scheme: str | None = None) -> View:
+    """What is shown of a body: the result."""
+    no_scheme(scheme)
+    return View(**dict(compute(inputs)))
+
+
 def panel(query: Query) -> View:
     """The panel's state: the same computation."""
-    return View(**dict(compute(query)))
+    return present(query)
 
 
 def _population(inputs: Inputs) -> Population:

@@ -34,7 +34,10 @@ class Square(Result):
 
 
 class Row(Result):
-    """One element of one copy, from the scaled value to the parameter after the step, by the selected scheme."""
+    """One element of one copy, from the scaled value to the parameter after the step, by the selected scheme.
+
+    `param` and `param_after` are null where the body gives no parameters, the latter also where it gives no `lr`.
+    """
 
     rank: int
     id: str
@@ -45,8 +48,8 @@ class Row(Result):
     owner_rank: int
     coefficient: float | None
     applied: float | None
-    param: float
-    param_after: float
+    param: float | None
+    param_after: float | None
     reason: Reason | None
 
 
@@ -81,11 +84,10 @@ def squares_of(copies: Copies, p: float, norms: Floats, every: float) -> list[Sq
 
 
 def rows_of_elements(copies: Copies, unscaled: list[list[UnscaledGradient]], scheme: SchemeResult) -> Iterator[Row]:
-    """From a scheme with parameters, in the order of ranks."""
-    assert copies.param is not None
-    assert scheme.param_after is not None
+    """In the order of ranks."""
     owner_ranks = iter(copies.rank[copies.origin].tolist())
-    params = copies.nested(copies.param)
+    params = None if copies.param is None else copies.nested(copies.param)
+    after = scheme.param_after
     for r, rank in enumerate(copies.nested(copies.scaled)):
         coefficient = scheme.coefficient[r] if isinstance(scheme.coefficient, list) else scheme.coefficient
         for k, (name, scaled) in enumerate(rank):
@@ -101,7 +103,7 @@ def rows_of_elements(copies: Copies, unscaled: list[list[UnscaledGradient]], sch
                     owner_rank=owner_rank,
                     coefficient=coefficient,
                     applied=None if scheme.applied is None else scheme.applied[r][k].grad[i],
-                    param=params[r][k][1][i],
-                    param_after=scheme.param_after[r][k].param[i],
+                    param=None if params is None else params[r][k][1][i],
+                    param_after=None if after is None else after[r][k].param[i],
                     reason=scheme.reason,
                 )

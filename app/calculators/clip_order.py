@@ -37,6 +37,8 @@ from app.contract import (
     Reason,
     Result as ResultBase,
     Table,
+    as_float,
+    chosen,
 )
 
 SchemeName = Literal[
@@ -155,10 +157,11 @@ class Result(ResultBase):
 
 
 class View(Result):
-    """What the panel shows: the selected order."""
+    """What the panel shows: the selected order, and the threshold."""
 
     selected: SchemeName
     current: SchemeResult
+    max_norm: float
 
 
 def _flat(value: object) -> str | float | int | bool | None:
@@ -304,7 +307,13 @@ def _microsteps(
     ]
 
 
+def present(inputs: Inputs, scheme: str | None = None) -> View:
+    """What is shown of a body, with one of the orders selected: the first, unless `scheme` names another."""
+    result = compute(inputs)
+    selected = chosen(result.schemes, scheme)
+    return View(**dict(result), selected=selected, current=result.schemes[selected], max_norm=as_float(inputs.max_norm))
+
+
 def panel(query: Query) -> View:
     """The panel's state, through the same `compute`."""
-    result = compute(query.inputs())
-    return View(**dict(result), selected=query.scheme, current=result.schemes[query.scheme])
+    return present(query.inputs(), query.scheme)

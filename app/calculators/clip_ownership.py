@@ -61,6 +61,7 @@ from app.contract import (
     Rows,
     Table,
     blank_to_none,
+    chosen,
     finite_or_name,
     number_schema,
     rows_of,
@@ -253,6 +254,7 @@ class View(Result):
     selected: SchemeName
     current: SchemeResult
     rows: list[Row] | None
+    norm_type: Norm
 
     def tables(self) -> list[Table]:
         if self.rows is None:
@@ -350,17 +352,23 @@ def _listed(copies: Copies, rule: ClippingRule, gradient: Floats, every: float) 
     }
 
 
+def present(inputs: Inputs, scheme: str | None = None) -> View:
+    """What is shown of a body, element by element, with one way of counting selected."""
+    with np.errstate(all="ignore"):
+        copies = Copies.of(inputs.ranks)
+        result = _evaluate(inputs, copies)
+    selected = chosen(result.schemes, scheme)
+    current = result.schemes[selected]
+    rows = None if result.unscaled is None else list(rows_of_elements(copies, result.unscaled, current))
+    norm_type = finite_or_name(inputs.norm_type)
+    return View(**dict(result), selected=selected, current=current, rows=rows, norm_type=norm_type)
+
+
 def panel(query: Query) -> View:
     """The panel's state: the answer, element by element."""
-    inputs = query.inputs()
     try:
-        with np.errstate(all="ignore"):
-            copies = Copies.of(inputs.ranks)
-            result = _evaluate(inputs, copies)
+        return present(query.inputs(), query.scheme)
     except InputError as error:
         # In the panel the gradients are one field, whatever their place in the body.
         field = "gradients" if error.field[:1] == ("ranks",) else error.field
         raise InputError(error.en, error.zh, field=field, code=error.code) from None
-    current = result.schemes[query.scheme]
-    rows = None if result.unscaled is None else list(rows_of_elements(copies, result.unscaled, current))
-    return View(**dict(result), selected=query.scheme, current=current, rows=rows)

@@ -49,6 +49,7 @@ from app.contract import (
     Result as ResultBase,
     Table,
     blank_to_none,
+    chosen,
 )
 
 AlgorithmName = Literal["ring", "tree", "pairwise"]
@@ -208,6 +209,7 @@ class View(Result):
     selected: WayName
     current: WayResult
     rows: list[Row] | None
+    root: int
 
 
 def _cells(rows: list[list[float]] | None) -> list[tuple[int, int, float]]:
@@ -358,11 +360,18 @@ def _evaluate(inputs: Inputs) -> tuple[Result, Collective]:
     return result, collective
 
 
+def present(inputs: Inputs, scheme: str | None = None) -> View:
+    """What is shown of a body, with one of the backwards selected: the first, unless `scheme` names another."""
+    result, collective = _evaluate(inputs)
+    selected = chosen(result.schemes, scheme)
+    current = result.schemes[selected]
+    rows = _rows(result, collective, current)
+    return View(**dict(result), selected=selected, current=current, rows=rows, root=inputs.root)
+
+
 def panel(query: Query) -> View:
     """The panel's state: the answer, rank by rank."""
-    result, collective = _evaluate(query.inputs())
-    current = result.schemes[query.scheme]
-    return View(**dict(result), selected=query.scheme, current=current, rows=_rows(result, collective, current))
+    return present(query.inputs(), query.scheme)
 
 
 def _rows(result: Result, collective: Collective, current: WayResult) -> list[Row] | None:

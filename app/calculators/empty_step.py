@@ -57,6 +57,7 @@ from app.contract import (
     Reason,
     Result as ResultBase,
     Table,
+    chosen,
     exact,
     extended,
     finite_or_name,
@@ -405,14 +406,19 @@ def _memory(inputs: Inputs) -> _Memory:
     return _Memory(param=param, exp_avg=zeros if first is None else first, exp_avg_sq=second, step=inputs.step)
 
 
-def panel(query: Query) -> View:
-    """The panel's state, through the same `compute`."""
-    inputs = query.inputs()
+def present(inputs: Inputs, scheme: str | None = None) -> View:
+    """What is shown of a body, with one of the ways selected: the first, unless `scheme` names another."""
     result = compute(inputs)
-    before = one_list(query.param)
+    selected = chosen(result.schemes, scheme)
+    listed = len(inputs.param) <= MAX_LISTED_CELLS
     return View(
         **dict(result),
-        selected=query.scheme,
-        current=result.schemes[query.scheme],
-        before=before if len(before) <= MAX_LISTED_CELLS else None,
+        selected=selected,
+        current=result.schemes[selected],
+        before=floats(inputs.param, ("param",)).tolist() if listed else None,
     )
+
+
+def panel(query: Query) -> View:
+    """The panel's state, through the same `compute`."""
+    return present(query.inputs(), query.scheme)

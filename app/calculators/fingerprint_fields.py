@@ -1,7 +1,7 @@
 """What `ratio_fingerprint` takes and answers: bodies, panel fields, results. Words and symbols are explained there."""
 
 from fractions import Fraction
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
@@ -10,6 +10,7 @@ from app.calculators.integers import between, schema
 from app.calculators.reading import OptionalRowsText
 from app.contract import (
     MAX_RANKS,
+    InputError,
     Inputs as InputsBase,
     NonNegative,
     Query as QueryBase,
@@ -109,6 +110,36 @@ class Query(QueryBase):
     part_gradients: OptionalRowsText = None
     part_losses: GradientText = None
     replicated_norm: OptionalNorm = None
+
+    def inputs(self) -> Inputs:
+        """The body that these fields stand for; InputError where the parts do not fit P and K."""
+        gradients, losses = self.part_gradients, self.part_losses
+        parts: dict[str, Any] = {}
+        if gradients is not None or losses is not None:
+            size = len(gradients if gradients is not None else losses or ())
+            if size not in (self.P, self.P * self.K) or (gradients and losses and len(gradients) != len(losses)):
+                field = "part_gradients" if gradients is not None else "part_losses"
+                en = f"need one row a rank (P = {self.P}) or one a cell (P·K = {self.P * self.K})"
+                zh = f"应每个 rank 一行（P = {self.P}），或每格一行（P·K = {self.P * self.K}）"
+                raise InputError(en, zh, field=field, code="shape_mismatch")
+            flat = [
+                Part(gradient=gradients[i] if gradients else None, loss=losses[i] if losses else None)
+                for i in range(size)
+            ]
+            by_rank = size == self.P
+            cells = [flat[r * self.K : (r + 1) * self.K] for r in range(self.P)]
+            parts = {"per_rank": flat} if by_rank else {"per_cell": cells}
+        reference = Reference(
+            loss=self.reference_loss,
+            gradient_norm=self.reference_norm,
+            gradient=self.reference_gradient,
+            replicated_norm=self.replicated_norm,
+            **parts,
+        )
+        observed = Observed(loss=self.observed_loss, gradient_norm=self.observed_norm, gradient=self.observed_gradient)
+        tables = self.counts, self.samples
+        counts, samples = (None if rows is None else [list(row) for row in rows] for rows in tables)
+        return Inputs(P=self.P, K=self.K, counts=counts, samples=samples, reference=reference, observed=observed)
 
 
 class Ratios(ResultBase):

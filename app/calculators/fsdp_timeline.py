@@ -46,6 +46,7 @@ from app.contract import (
     Query as QueryBase,
     Result as ResultBase,
     Table,
+    no_scheme,
     split_rows,
 )
 
@@ -169,6 +170,10 @@ class Query(Inputs, QueryBase):
 
     reshard_after_forward: Policy = Field(default="true", validate_default=True)
 
+    def inputs(self) -> Inputs:
+        """The body of these very fields."""
+        return Inputs(**{name: getattr(self, name) for name in Inputs.model_fields})
+
 
 class Moment(ResultBase):
     """What a rank holds after one event, in bytes by kind; `group` is 0 for the root, else the layer from 1."""
@@ -248,10 +253,11 @@ class Result(ResultBase):
 
 
 class View(Result):
-    """What the panel shows: the chosen policy."""
+    """What the panel shows: the chosen policy; `shard_ranks` is its number of ranks, null for true and false."""
 
     selected: PolicyName
     current: Summary
+    shard_ranks: int | None
 
 
 @dataclass(frozen=True)
@@ -479,8 +485,16 @@ def compute(inputs: Inputs) -> Result:
     )
 
 
+def present(inputs: Inputs, scheme: str | None = None) -> View:
+    """What is shown of a body: the policy that it chooses itself."""
+    no_scheme(scheme)
+    result = compute(inputs)
+    policy = inputs.reshard_after_forward
+    selected = _name(policy)
+    shard_ranks = None if isinstance(policy, bool) else policy
+    return View(**dict(result), selected=selected, current=result.schemes[selected], shard_ranks=shard_ranks)
+
+
 def panel(query: Query) -> View:
     """The panel's state, through the same `compute`."""
-    result = compute(query)
-    selected = _name(query.reshard_after_forward)
-    return View(**dict(result), selected=selected, current=result.schemes[selected])
+    return present(query)

@@ -53,9 +53,10 @@ class RankRow(Result):
 
 
 class Document(Result):
-    """∂/∂d_j: what the chosen scheme keeps, and the full objective's."""
+    """d_j itself, and ∂/∂d_j: what the chosen scheme keeps, and the full objective's."""
 
     name: str
+    value: Component
     kept: Component
     full: Component
 
@@ -69,7 +70,10 @@ def gradient_rows(name: str, result: Derivatives) -> Iterator[tuple[Any, ...]]:
                 yield (name, field, r, i, *row)
 
 
-def documents_of(reference: Reference, current: SchemeResult) -> list[Document]:
+def documents_of(given: Vectors, reference: Reference, current: SchemeResult) -> list[Document]:
     """Documents are numbered through all ranks."""
-    pairs = zip(current.grad_d.array.tolist(), reference.grad_d.array.tolist(), strict=True)
-    return [Document(name=f"d{j}", kept=component(kept), full=component(full)) for j, (kept, full) in enumerate(pairs)]
+    rows = zip(*(vectors.array.tolist() for vectors in (given, current.grad_d, reference.grad_d)), strict=True)
+    return [
+        Document(name=f"d{j}", value=component(value), kept=component(kept), full=component(full))
+        for j, (value, kept, full) in enumerate(rows)
+    ]

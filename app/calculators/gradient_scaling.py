@@ -31,6 +31,7 @@ from app.contract import (
     Result as ResultBase,
     Table,
     fraction_text,
+    no_scheme,
     whole,
 )
 
@@ -94,6 +95,10 @@ class Inputs(InputsBase):
 
 class Query(Inputs, QueryBase):
     """The panel has the fields of the body."""
+
+    def inputs(self) -> Inputs:
+        """The body of these very fields."""
+        return Inputs(**{name: getattr(self, name) for name in Inputs.model_fields})
 
 
 class Stage(ResultBase):
@@ -198,6 +203,12 @@ def compute(inputs: Inputs) -> Result:
     )
 
 
+def present(inputs: Inputs, scheme: str | None = None) -> View:
+    """What is shown of a body: the result."""
+    no_scheme(scheme)
+    return View(**dict(compute(inputs)))
+
+
 def panel(query: Query) -> View:
     """The panel's state: the same computation."""
-    return View(**dict(compute(query)))
+    return present(query)

@@ -59,6 +59,7 @@ from app.contract import (
     RowsText,
     Table,
     blank_to_none,
+    chosen,
     rows_of,
 )
 
@@ -349,7 +350,7 @@ class View(Result):
     states too large to list.
     """
 
-    selected: SchemeName
+    selected: str
     current: SchemeResult
     ranks: list[RankRow]
     table: list[TableRow] | None
@@ -371,12 +372,12 @@ class View(Result):
 
 
 @np.errstate(all="ignore")
-def panel(query: Query) -> View:
-    """The state of a panel: `compute`'s result, and from the same embeddings what each query sends."""
-    inputs = query.inputs()
+def present(inputs: Inputs, scheme: str | None = None) -> View:
+    """What is shown of a body: `compute`'s result, and from the same embeddings what each query sends."""
+    selected = chosen([scheme.name for scheme in inputs.schemes], scheme)
     embeddings = inputs.embeddings()
     result = _evaluate(inputs, embeddings)
-    current = result.schemes[query.scheme]
+    current = result.schemes[selected]
     short = listed(embeddings)
     sent = sent_gradients(embeddings) if short else None
     if short and sent is None:
@@ -384,19 +385,24 @@ def panel(query: Query) -> View:
     return View(
         reference=result.reference,
         schemes=result.schemes,
-        selected=query.scheme,
+        selected=selected,
         current=current,
-        ranks=_rank_rows(query, inputs, embeddings, current),
+        ranks=_rank_rows(selected, inputs, embeddings, current),
         table=sent and sent.table,
         contributions=sent and sent.contributions,
-        documents=documents_of(result.reference, current) if short else None,
+        documents=documents_of(inputs.d, result.reference, current) if short else None,
         reason=None if short else "too_large",
     )
 
 
-def _rank_rows(query: Query, inputs: Inputs, embeddings: Embeddings, current: SchemeResult) -> list[RankRow]:
+def panel(query: Query) -> View:
+    """The panel's state."""
+    return present(query.inputs(), query.scheme)
+
+
+def _rank_rows(selected: str, inputs: Inputs, embeddings: Embeddings, current: SchemeResult) -> list[RankRow]:
     """Before the reduction: what reached the rank's own vectors, times what the reduction divides by."""
-    scheme = next(scheme for scheme in inputs.schemes if scheme.name == query.scheme)
+    scheme = next(scheme for scheme in inputs.schemes if scheme.name == selected)
     pairs = (current.grad_q, inputs.q), (current.grad_d, inputs.d)
     weights = np.stack([np.sum(gradient.array * vectors.array, axis=1) for gradient, vectors in pairs])
     if inputs.similarity == "cosine":

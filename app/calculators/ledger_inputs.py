@@ -142,6 +142,30 @@ def _read_all(flat: list[Any], read: Callable[[Any], Any], name: str, sizes: tup
     return values
 
 
+def given_gradients(microsteps: list[list[Cell]] | Columns, r: int) -> list[Any]:
+    """The gradients per unit of mass of a replica's cells, None where a cell is given by sums or items."""
+    if isinstance(microsteps, Columns):
+        return [None] * len(microsteps.n[r]) if microsteps.g is None else [exact(value) for value in microsteps.g[r]]
+    given = (cell.get("g") for cell in microsteps[r])
+    return [np.array([*map(float, map(exact, g))]) if isinstance(g, list) else g and exact(g) for g in given]
+
+
+def in_columns(microsteps: object) -> dict[str, Any] | None:
+    """The same window as columns; None where a cell holds more than one number of a kind."""
+    if isinstance(microsteps, dict):
+        return microsteps
+    if not isinstance(microsteps, list) or not microsteps or not all(isinstance(row, list) for row in microsteps):
+        return None
+    cells = [cell for row in microsteps for cell in row]
+    if not cells or not all(isinstance(cell, dict) and cell.keys() == cells[0].keys() for cell in cells):
+        return None
+    if not cells[0].keys() <= Columns.model_fields.keys():
+        return None
+    if any(isinstance(value, list) for cell in cells for value in cell.values()):
+        return None
+    return {name: [[cell[name] for cell in row] for row in microsteps] for name in cells[0]}
+
+
 def _place(sizes: Sequence[int], index: int) -> tuple[int, int]:
     """Replica and microstep of a flat index."""
     ends = np.cumsum(sizes)

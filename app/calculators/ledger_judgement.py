@@ -62,7 +62,7 @@ def evaluate(
         grad=grad,
         grad_exact=as_text(target),
         loss=as_float(loss),
-        cell_weights=window.nested((window.counts.astype(float) / float(window.total)).tolist()) if listed else None,
+        cell_weights=window.nested((window.float_counts / float(window.total)).tolist()) if listed else None,
         theta_after_sgd=step.after(target) if step else None,
         decision="update" if defined else "skip_all_replicas",
         reason=None if defined else "zero_count",

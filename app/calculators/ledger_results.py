@@ -5,6 +5,7 @@ from fractions import Fraction
 from typing import Any, Literal
 
 import numpy as np
+from typing_extensions import TypedDict
 
 from app.contract import InputError, Reason, Result as ResultBase, Table, fraction_text
 
@@ -74,14 +75,14 @@ class Row(ResultBase):
 
     name: str
     n: float
-    gradient: float | None
-    gradient_sum: float
+    gradient: float | list[float] | None
+    gradient_sum: float | list[float]
     weight: float | None
     current_weight: float | None
     reason: Reason | None
 
 
-class CellRow(ResultBase):
+class CellRow(TypedDict):
     """One cell: the weight of each of its tokens, right (1/N) and under the chosen scheme."""
 
     replica: int
@@ -92,23 +93,34 @@ class CellRow(ResultBase):
 
 
 class View(Result):
-    """What the panel shows: the chosen scheme beside the reference, replica by replica and cell by cell."""
+    """What the panel shows: the chosen scheme beside the reference, replica by replica and cell by cell.
 
-    selected: SchemeName
+    `theta` and `lr` are null where the body asks for no step.
+    """
+
+    selected: str
     current: SchemeResult
     rows: list[Row]
     cells: list[CellRow] | None
     decision: Literal["update", "skip_all_replicas", "undefined"]
+    theta: float | list[float] | None
+    lr: float | None
 
     def tables(self) -> list[Table]:
         header = ("replica", "n", "gradient", "gradient_sum", "weight", "current_weight")
-        rows = [(r.name, r.n, r.gradient, r.gradient_sum, r.weight, r.current_weight) for r in self.rows]
+        rows = [
+            (r.name, r.n, _written(r.gradient), _written(r.gradient_sum), r.weight, r.current_weight) for r in self.rows
+        ]
         return [Table(header=header, rows=rows), *super().tables()]
 
 
 def _csv(entry: Reference | SchemeResult, loss: str) -> tuple[Any, ...]:
-    gradient = entry.grad if not isinstance(entry.grad, list) else " ".join(map(repr, entry.grad))
-    return entry.defined, gradient, getattr(entry, loss)
+    return entry.defined, _written(entry.grad), getattr(entry, loss)
+
+
+def _written(gradient: float | list[float] | None) -> float | str | None:
+    """A gradient in one cell of a table."""
+    return " ".join(map(repr, gradient)) if isinstance(gradient, list) else gradient
 
 
 def as_float(value: Any) -> Any:

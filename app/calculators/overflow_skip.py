@@ -35,6 +35,7 @@ from app.contract import (
     RowsText,
     Table,
     finite_or_name,
+    no_scheme,
     whole,
 )
 
@@ -240,10 +241,16 @@ def _evaluate(inputs: Inputs) -> tuple[Result, ScaledGradients]:
 
 
 @np.errstate(all="ignore")
-def panel(query: Query) -> View:
-    """The panel's state: the answer, element by element."""
-    result, ranks = _evaluate(query.inputs())
+def present(inputs: Inputs, scheme: str | None = None) -> View:
+    """What is shown of a body: the answer, element by element."""
+    no_scheme(scheme)
+    result, ranks = _evaluate(inputs)
     return View(**dict(result), rows=list(_rows(result, ranks)) if result.coordinated.params is not None else None)
+
+
+def panel(query: Query) -> View:
+    """The panel's state."""
+    return present(query.inputs())
 
 
 def _rows(result: Result, ranks: ScaledGradients) -> Iterator[Row]:

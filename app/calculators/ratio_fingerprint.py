@@ -13,7 +13,7 @@ the counts follow the predictions of the faults that only weight cells wrongly. 
 mean that the objective defines, DDP's average over ranks and `clip_grad_norm_`'s norm (PyTorch documentation).
 """
 
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from pydantic import ValidationError
@@ -29,20 +29,17 @@ from app.calculators.fingerprint_fields import (
     Mark,
     Next,
     Number,
-    Observed,
-    Part,
     Query,
     Ratios,
-    Reference,
     Result,
     View,
 )
 from app.calculators.monomials import SINGLES, Monomial
 from app.calculators.reading import Floats
 from app.calculators.separating import coprime_choice
-from app.contract import InputError
+from app.contract import InputError, no_scheme
 
-__all__ = ["Inputs", "Query", "Result", "View", "compute", "panel"]
+__all__ = ["Inputs", "Query", "Result", "View", "compute", "panel", "present"]
 
 MAX_LISTED = 12
 """So many causes are listed, and gradient entries of a prediction."""
@@ -121,10 +118,16 @@ _FIELDS: dict[tuple[str, str], str] = {
 }
 
 
+def present(inputs: Inputs, scheme: str | None = None) -> View:
+    """What is shown of a body: the result."""
+    no_scheme(scheme)
+    return View(**dict(compute(inputs)))
+
+
 def panel(query: Query) -> View:
     """The panel's state, through the same `compute`; errors name the panel's fields."""
     try:
-        return View(**dict(compute(_inputs(query))))
+        return present(query.inputs())
     except InputError as error:
         path = error.field
         if path[:1] in (("reference",), ("observed",)):
@@ -132,34 +135,6 @@ def panel(query: Query) -> View:
             named = "part_losses" if path[-1] == "loss" and len(path) > 2 else named
             raise InputError(error.en, error.zh, field=named, code=error.code) from None
         raise
-
-
-def _inputs(query: Query) -> Inputs:
-    gradients, losses = query.part_gradients, query.part_losses
-    parts: dict[str, Any] = {}
-    if gradients is not None or losses is not None:
-        size = len(gradients if gradients is not None else losses or ())
-        if size not in (query.P, query.P * query.K) or (gradients and losses and len(gradients) != len(losses)):
-            field = "part_gradients" if gradients is not None else "part_losses"
-            en = f"need one row a rank (P = {query.P}) or one a cell (P·K = {query.P * query.K})"
-            zh = f"应每个 rank 一行（P = {query.P}），或每格一行（P·K = {query.P * query.K}）"
-            raise InputError(en, zh, field=field, code="shape_mismatch")
-        flat = [
-            Part(gradient=gradients[i] if gradients else None, loss=losses[i] if losses else None) for i in range(size)
-        ]
-        by_rank = size == query.P
-        cells = [flat[r * query.K : (r + 1) * query.K] for r in range(query.P)]
-        parts = {"per_rank": flat} if by_rank else {"per_cell": cells}
-    reference = Reference(
-        loss=query.reference_loss,
-        gradient_norm=query.reference_norm,
-        gradient=query.reference_gradient,
-        replicated_norm=query.replicated_norm,
-        **parts,
-    )
-    observed = Observed(loss=query.observed_loss, gradient_norm=query.observed_norm, gradient=query.observed_gradient)
-    counts, samples = (None if rows is None else [list(row) for row in rows] for rows in (query.counts, query.samples))
-    return Inputs(P=query.P, K=query.K, counts=counts, samples=samples, reference=reference, observed=observed)
 
 
 def _numbers(inputs: Inputs) -> Numbers:

@@ -10,22 +10,19 @@ and a scheme (see `weighting`) is what an implementation computes in its place. 
 of a mean; that DDP averages over replicas is in the PyTorch documentation of DistributedDataParallel.
 """
 
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema, model_validator
 
-from app.calculators.ledger_inputs import Cell, Columns, window_of
+from app.calculators.ledger_inputs import Cell, Columns, given_gradients, in_columns, window_of
 from app.calculators.ledger_judgement import Added, Step, evaluate
 from app.calculators.ledger_results import CellRow, Result, Row, SchemeName, View, as_float
-from app.calculators.weighting import (
-    Group,
-    Scheme,
-    alike,
-)
+from app.calculators.weighting import Group, Scheme, Weights, alike
 from app.calculators.window import REPLICA, Window
 from app.contract import (
     MAX_LISTED_CELLS,
@@ -38,6 +35,8 @@ from app.contract import (
     Reason,
     Rows,
     blank_to_none,
+    chosen,
+    numbers_in_json,
     rows_of,
 )
 
@@ -88,6 +87,8 @@ class Inputs(InputsBase):
     sgd_lr: Real | None = None
     regularizer: Regularizer | None = None
 
+    in_place: ClassVar[Mapping[str, type[InputsBase]]] = {"microsteps": Columns}
+
     @model_validator(mode="before")
     @classmethod
     def _columns_in_place(cls, body: Any) -> Any:
@@ -96,6 +97,13 @@ class Inputs(InputsBase):
             return body
         columns = {name: body[name] for name in Columns.model_fields if name in body}
         return {name: value for name, value in body.items() if name not in columns} | {"microsteps": columns}
+
+    @classmethod
+    def laid_out(cls, body: dict[str, Any]) -> dict[str, Any]:
+        """Cells of a number each as columns at the top of the body."""
+        rest = {name: value for name, value in body.items() if name != "microsteps"}
+        columns = in_columns(body.get("microsteps"))
+        return body if columns is None else columns | rest
 
 
 class Query(QueryBase):
@@ -137,10 +145,22 @@ class Query(QueryBase):
                 raise InputError(en, zh, field=name, code="shape_mismatch")
         counts, gradients = _flat(self.counts), _flat(self.gradients)
         for r, row in enumerate(self.counts):
-            if min(row) < 0:
+            if any(count.numerator < 0 for count in row):
                 en, zh = f"row {r + 1} holds a negative count", f"第 {r + 1} 行有负数"
                 raise InputError(en, zh, field="counts", code="greater_than_equal")
         return _per_unit(sizes, counts, gradients, None if self.losses is None else _flat(self.losses))
+
+    def inputs(self) -> Inputs:
+        """The body that these fields stand for."""
+        self.window()  # says what does not fit together, by the names of these fields
+        if self.counts is None:
+            per_token = [self.theta - target for target in (self.target_a, self.target_b)]
+            counts, losses = [[self.a], [self.b]], [[g * g * _HALF] for g in per_token]
+            columns: dict[str, Any] = {"n": counts, "g": [[g] for g in per_token], "loss": losses}
+        else:
+            columns = {"n": self.counts, "g": self.gradients, "loss": self.losses}
+        microsteps = {name: numbers_in_json(rows) for name, rows in columns.items() if rows is not None}
+        return Inputs(microsteps=Columns(**microsteps), theta0=self.theta, sgd_lr=self.lr)
 
 
 @lru_cache(maxsize=64)
@@ -150,14 +170,26 @@ def _named(sizes: tuple[int, ...]) -> tuple[Group, ...]:
 
 def compute(inputs: Inputs) -> Result:
     """Compare every scheme with the mean over the window; InputError where the body does not hold together."""
+    return evaluate(*_read(inputs))[0]
+
+
+def _read(inputs: Inputs) -> tuple[Window, tuple[Group, ...], Step | None, Added | None]:
+    """What `evaluate` takes."""
     names = [scheme.name for scheme in inputs.schemes]
     for name in names:
         if names.count(name) > 1:
             en, zh = f"has two schemes called “{name}”", f"有两个方案同名“{name}”"
             raise InputError(en, zh, field="schemes", code="duplicate")
     window = window_of(inputs.microsteps)
-    groups = alike(inputs.schemes, window)
-    return evaluate(window, groups, _step_of(inputs, window), _added_of(inputs, window))[0]
+    return window, alike(inputs.schemes, window), _step_of(inputs, window), _added_of(inputs, window)
+
+
+def present(inputs: Inputs, scheme: str | None = None) -> View:
+    """What is shown of a body, with one of its schemes selected: the first, unless `scheme` names another."""
+    window, groups, step, added = _read(inputs)
+    selected = chosen([scheme.name for scheme in inputs.schemes], scheme)
+    result, weighting = evaluate(window, groups, step, added)
+    return _view(selected, window, lambda r: given_gradients(inputs.microsteps, r), step, result, weighting[selected])
 
 
 def panel(query: Query) -> View:
@@ -166,23 +198,33 @@ def panel(query: Query) -> View:
     step = Step(query.theta, query.lr)
     try:
         result, weighting = evaluate(window, _named(window.sizes), step, None)
-        weight = weighting[query.scheme]
-        current = None if weight.scale is None else weight.over_cells(window)
-        rows = _rows(window, per_unit, current, weight.reason)
-        cells = _cells(window, current)
+        rows = window.nested(per_unit)
+        return _view(query.scheme, window, rows.__getitem__, step, result, weighting[query.scheme])
     except InputError as error:  # of the numbers, not of one field: name the one that holds them here
         field = "target_a" if query.gradients is None else "gradients"
         raise InputError(error.en, error.zh, field=field, code=error.code) from None
-    chosen, decision = result.schemes[query.scheme], result.reference.decision
+
+
+def _view(
+    selected: str,
+    window: Window,
+    per_unit: Callable[[int], Sequence[Any]],
+    step: Step | None,
+    result: Result,
+    weight: Weights,
+) -> View:
+    """`per_unit` gives the gradients per unit of mass of a replica's cells, None where the body has only their sums."""
+    current = None if weight.scale is None else weight.over_cells(window)
+    shown, decision = result.schemes[selected], result.reference.decision
     return View(
-        N=result.N,
-        reference=result.reference,
-        schemes=result.schemes,
-        selected=query.scheme,
-        current=chosen,
-        rows=rows,
-        cells=cells,
-        decision="undefined" if decision == "update" and not chosen.defined else decision,
+        **dict(result),
+        selected=selected,
+        current=shown,
+        rows=_rows(window, per_unit, current, weight.reason),
+        cells=_cells(window, current),
+        decision="undefined" if decision == "update" and not shown.defined else decision,
+        theta=as_float(step.theta) if step else None,
+        lr=as_float(step.lr) if step else None,
     )
 
 
@@ -227,36 +269,36 @@ def _flat(rows: Rows) -> list[Fraction]:
 
 
 def _rows(
-    window: Window, per_unit: list[Fraction], current: NDArray[np.float64] | None, reason: Reason | None
+    window: Window,
+    per_unit: Callable[[int], Sequence[Any]],
+    current: NDArray[np.float64] | None,
+    reason: Reason | None,
 ) -> list[Row]:
     """One row a replica. `current` holds the weight of a unit of mass, one a cell."""
     counts = window.replica_counts.astype(float)
     right = (counts / float(window.total)).tolist() if window.total else None
-    given = None if current is None else window.by_replica(current * window.counts.astype(float)).tolist()
-    gradients, sums = _gradients(window, per_unit), window.sums("gradient", REPLICA)
+    given = None if current is None else window.by_replica(current * window.float_counts).tolist()
+    sums = window.sums("gradient", REPLICA)
+    if not window.total:
+        reason = "zero_count"
     return [
         Row(
             name=chr(ord("A") + r) if window.replicas <= 26 else str(r),
             n=n,
-            gradient=as_float(gradients[r]),
+            gradient=as_float(gradient),
             gradient_sum=as_float(sums[r]),
             weight=right[r] if right else None,
             current_weight=given[r] if given else None,
-            reason=reason if right else "zero_count",
+            reason="zero_count" if gradient is None and reason is None else reason,
         )
         for r, n in enumerate(counts.tolist())
+        for gradient in [sums[r] / window.replica_counts[r] if n else _shared(per_unit(r))]
     ]
 
 
-def _gradients(window: Window, per_unit: list[Fraction]) -> list[Fraction | None]:
-    """The gradient per unit of mass of every replica; an empty one keeps the value that all its cells share."""
-    gradients: list[Fraction | None] = []
-    for (first, *others), n, total in zip(
-        window.nested(per_unit), window.replica_counts, window.sums("gradient", REPLICA), strict=True
-    ):
-        shared = first if all(other == first for other in others) else None
-        gradients.append(total / n if n and shared is None else shared)
-    return gradients
+def _shared(per_unit: Sequence[Any]) -> Any:
+    """What an empty replica's gradient per unit is: the value that all its cells share, None where there is none."""
+    return per_unit[0] if per_unit and all(value == per_unit[0] for value in per_unit) else None
 
 
 def _cells(window: Window, current: NDArray[np.float64] | None) -> list[CellRow] | None:
@@ -265,7 +307,7 @@ def _cells(window: Window, current: NDArray[np.float64] | None) -> list[CellRow]
         return None
     right = 1 / float(window.total) if window.total else None
     given = None if current is None else current.tolist()
-    counts = window.counts.astype(float).tolist()
+    counts = window.float_counts.tolist()
     places = [(r, k) for r, size in enumerate(window.sizes) for k in range(size)]
     return [
         CellRow(

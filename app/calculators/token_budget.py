@@ -23,8 +23,9 @@ from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BeforeValidator, Field, PlainSerializer, StrictBool
+from pydantic import BeforeValidator, Field, PlainSerializer
 
+from app.calculators.flag import Flag
 from app.calculators.integers import as_text, between, integers, list_schema, schema
 from app.calculators.packing import first_fit
 from app.contract import (
@@ -38,6 +39,7 @@ from app.contract import (
     Table,
     blank_to_none,
     fraction_text,
+    no_scheme,
 )
 
 Ints = NDArray[np.int64]
@@ -49,12 +51,6 @@ MAX_LENGTH = 10**7
 _write = PlainSerializer(as_text, when_used="json")
 Lengths = Annotated[tuple[int, ...], BeforeValidator(integers(1, MAX_LENGTH)), list_schema(1, MAX_LENGTH), _write]
 Prompts = Annotated[tuple[int, ...], BeforeValidator(integers(0, MAX_LENGTH)), list_schema(0, MAX_LENGTH), _write]
-Flag = Annotated[
-    StrictBool,
-    BeforeValidator(
-        lambda value: {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
-    ),
-]
 Ranks = Annotated[int, BeforeValidator(between(1, MAX_RANKS)), schema(1, MAX_RANKS)]
 Epochs = Annotated[int, BeforeValidator(between(1, MAX_CELLS)), schema(1, MAX_CELLS)]
 Whole = Annotated[int, BeforeValidator(between(1, MAX_LENGTH)), schema(1, MAX_LENGTH)]
@@ -86,8 +82,11 @@ class Query(Inputs, QueryBase):
 
     lengths: Lengths = Field(default="900,350,1200,80,640,2300,410,150,760,520,300", validate_default=True)
     prompts: Prompts = Field(default="200,100,300,0,150,1100,90,30,200,120,60", validate_default=True)
-
     update: Annotated[Whole | None, BeforeValidator(blank_to_none)] = None
+
+    def inputs(self) -> Inputs:
+        """The body of these very fields."""
+        return Inputs(**{name: getattr(self, name) for name in Inputs.model_fields})
 
 
 class Sequences(ResultBase):
@@ -237,11 +236,20 @@ def compute(inputs: Inputs) -> Result:
     )
 
 
+def present(inputs: Inputs, scheme: str | None = None) -> View:
+    """What is shown of a body: the counts n_rk of the last update."""
+    no_scheme(scheme)
+    return _shown(compute(inputs), None)
+
+
 def panel(query: Query) -> View:
     """The panel's state, and the counts n_rk of the chosen update."""
-    result = compute(query)
-    shown = result.update_count if query.update is None else query.update
+    return _shown(compute(query), query.update)
+
+
+def _shown(result: Result, update: int | None) -> View:
     last = result.update_count
+    shown = last if update is None else update
     if shown > last:
         en, zh = f"must be at most {last}, the last update", f"不能大于 {last}，即最后一次更新"
         raise InputError(en, zh, field="update", code="less_than_equal")

@@ -62,6 +62,11 @@ class Window:
         return np.array([self.number(value) for value in values], dtype=self.counts.dtype)
 
     @cached_property
+    def float_counts(self) -> NDArray[np.float64]:
+        """The masses in float64, (C,)."""
+        return self.counts.astype(float) if self.is_exact else self.counts
+
+    @cached_property
     def total(self) -> Any:
         """N, the mass of the whole window."""
         return total(self.counts)

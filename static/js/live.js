@@ -2,7 +2,7 @@
 // the address it came from, so an answer that was seen or fetched ahead may be shown again.
 
 const KEPT = 128;
-const LONGEST_ADDRESS = 6000;
+const LONGEST_ADDRESS = 8000;
 const PATIENCE = 5000;
 const SLOW = 400;
 const RETRY = 3000;
@@ -59,7 +59,7 @@ class Panel {
     this.body = this.section.querySelector("[data-body]");
     this.errors = this.section.querySelector("[data-errors]");
     this.status = this.section.querySelector("[data-status]");
-    this.shown = this.state().toString();
+    this.shown = this.first = this.state().toString();
     this.ahead = true;
 
     for (const range of form.querySelectorAll("[data-twin]")) range.twin = document.getElementById(range.dataset.twin);
@@ -79,6 +79,8 @@ class Panel {
     });
     addEventListener("online", () => this.section.dataset.state === "failed" && this.send());
     this.frame.querySelector("[data-copy]").addEventListener("click", () => this.copy());
+    this.more = this.frame.querySelector("[data-more-body]");
+    this.more?.addEventListener("toggle", () => this.refreshMore(), true);
   }
 
   // the fields by their bare names; a blank optional one is not given
@@ -157,6 +159,8 @@ class Panel {
     if (this.shown !== key) this.paint(answer.html);
     this.shown = key;
     this.say(long ? "long" : "");
+    this.refreshMoreSoon();
+    for (const link of this.frame.querySelectorAll("a[data-state]")) link.hidden = long ?? false;
     if (long) return;
     this.follow(state);
     this.lookAhead(source);
@@ -182,6 +186,8 @@ class Panel {
       const message = this.errors.querySelector(`[data-error-for="${name}"] [data-message]`)?.textContent ?? "";
       const field = document.getElementById(`${this.form.id}-${name}`);
       if (place.textContent !== message) place.textContent = message;
+      const cell = this.errors.querySelector(`[data-error-for="${name}"]`)?.dataset.cell;
+      field.dispatchEvent(new CustomEvent("cell", { detail: cell }));
       if (message) field.setAttribute("aria-invalid", "true");
       else field.removeAttribute("aria-invalid");
       if (message && field.closest("details")) field.closest("details").open = true;
@@ -197,6 +203,32 @@ class Panel {
       const query = new URLSearchParams(state);
       if ("format" in link.dataset) query.set("format", link.dataset.format);
       link.search = readable(query);
+    }
+    const switched = this.frame.querySelector('[data-switch="general"]');
+    if (switched) switched.search = readable(new URLSearchParams([["as", "general"], ...state]));
+  }
+
+  // ---- all numbers and the program of a state: asked for when they are open, after the results have come to rest
+
+  refreshMoreSoon() {
+    clearTimeout(this.refreshing);
+    if (this.more) this.refreshing = setTimeout(() => this.refreshMore(), PAUSE);
+  }
+
+  async refreshMore() {
+    const open = [...this.more.querySelectorAll("details[open]")].map((details) => details.dataset.more);
+    const state = this.state();
+    const key = state.toString();
+    if (!open.length || (this.moreOf ?? this.first) === key || this.section.dataset.state === "invalid") return;
+    const url = `${this.more.dataset.moreUrl}?${key}`;
+    try {
+      const answer = await (url.length > LONGEST_ADDRESS ? request(this.more.dataset.moreUrl, { method: "POST", body: state }) : ask(url));
+      if (!answer.ok || this.state().toString() !== key) return;
+      this.moreOf = key;
+      this.more.innerHTML = answer.html;
+      for (const details of this.more.querySelectorAll("details")) details.open = open.includes(details.dataset.more);
+    } catch {
+      this.moreOf = undefined;
     }
   }
 

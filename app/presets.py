@@ -1,0 +1,46 @@
+"""Real situations that a calculator opens with one click; `content/presets.toml` as values."""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import urlencode, urlsplit
+
+from pydantic import BaseModel, ConfigDict
+
+from app.guide import Expectation
+
+
+class Preset(BaseModel):
+    """A state of a calculator and the public report or document that the situation stems from."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    calculator: str
+    zh: str
+    en: str
+    source: str
+    fields: Mapping[str, str]
+    says: Expectation | None = None
+
+    @property
+    def state(self) -> str:
+        """The query of the calculator's address, with its question mark."""
+        return f"?{urlencode(self.fields)}"
+
+    @property
+    def report(self) -> str:
+        """The source's short name: `owner/name#number` of a report, else the page's host."""
+        address = urlsplit(self.source)
+        parts = address.path.strip("/").split("/")
+        if address.netloc == "github.com" and len(parts) == 4 and parts[3].isdigit():
+            return f"{parts[0]}/{parts[1]}#{parts[3]}"
+        return address.netloc
+
+
+def load_presets(content: Path) -> dict[str, list[Preset]]:
+    """The presets by calculator; pydantic's ValidationError names what is wrong with the file."""
+    presets: dict[str, list[Preset]] = {}
+    for table in tomllib.loads((content / "presets.toml").read_text("utf-8"))["preset"]:
+        preset = Preset.model_validate(table)
+        presets.setdefault(preset.calculator, []).append(preset)
+    return presets

@@ -1,0 +1,257 @@
+// Text areas that hold rows of numbers, edited as tables. The text area stays the form's field: what is typed into a cell
+// is written back into it, and everything else (asking the server, links, errors) goes on as if it had been typed there.
+
+const MOST_CELLS = 4096;
+const zh = document.documentElement.lang === "zh";
+const words = (chinese, english) => (zh ? chinese : english);
+
+const element = (name, attributes = {}, ...children) => {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  made.append(...children);
+  return made;
+};
+
+const rowsOf = (text) =>
+  text
+    .replace(/\r\n?/g, "\n")
+    .replace(/^[ \n]+|[ \n]+$/g, "")
+    .split(/[;；\n]/)
+    .map((row) => row.split(/[,，\t]/).map((cell) => cell.trim()));
+const flat = (value) => value !== null && typeof value === "object" && !Array.isArray(value) && Object.values(value).every((one) => one === null || typeof one !== "object");
+const listed = (value, holds) => Array.isArray(value) && value.length > 0 && value.every(holds);
+
+// What a text can be shown as: `layers` of rows (a matrix has one without a name), how they are written back, and
+// whether the columns have names. Null where a table would not help.
+const FORMS = {
+  matrix: (text) => ({ layers: [["", rowsOf(text)]], write: ([[, rows]]) => rows.map((row) => row.join(",")).join(";") }),
+  list: (text) => ({ layers: [["", rowsOf(text)]], write: ([[, rows]]) => rows.map((row) => row.join(",")).join(";"), single: !text.includes(";") && !text.includes("\n") }),
+  json: (text) => {
+    let value;
+    try {
+      value = JSON.parse(text);
+    } catch {
+      return null;
+    }
+    const keys = (objects) => [...new Set(objects.flatMap((one) => Object.keys(one)))];
+    if (listed(value, (row) => listed(row, flat))) {
+      return {
+        layers: keys(value.flat()).map((key) => [key, value.map((row) => row.map((cell) => shown(cell[key])))]),
+        write: (layers) => JSON.stringify(layers[0][1].map((row, r) => row.map((_, k) => objectOf(layers.map(([key, rows]) => [key, rows[r]?.[k] ?? ""]))))),
+      };
+    }
+    if (listed(value, flat)) {
+      const names = keys(value);
+      return {
+        layers: [["", value.map((one) => names.map((key) => shown(one[key])))]],
+        names,
+        write: ([[, rows]]) => JSON.stringify(rows.map((row) => objectOf(names.map((key, i) => [key, row[i] ?? ""])))),
+      };
+    }
+    return null;
+  },
+};
+const shown = (value) => (value === undefined ? "" : typeof value === "string" ? value : JSON.stringify(value));
+// a cell that is no JSON value is a text; a blank one is left out
+const objectOf = (pairs) =>
+  Object.fromEntries(
+    pairs
+      .filter(([, text]) => text !== "")
+      .map(([key, text]) => {
+        try {
+          const value = JSON.parse(text);
+          return [key, typeof value === "number" && String(value) !== text ? text : value];
+        } catch {
+          return [key, text];
+        }
+      }),
+  );
+
+class Grid {
+  constructor(area) {
+    this.area = area;
+    this.form = FORMS[area.dataset.grid];
+    this.label = document.querySelector(`label[for="${area.id}"]`)?.textContent.trim() ?? area.name;
+    this.frame = element("div", { class: "grid", role: "group", "aria-label": this.label });
+    this.toggle = element("button", { type: "button", class: "quiet grid-toggle" });
+    this.toggle.addEventListener("click", () => (this.frame.hidden ? this.open(true) : this.close()));
+    for (const kind of ["input", "change"]) this.frame.addEventListener(kind, (event) => event.stopPropagation());
+    this.frame.addEventListener("input", (event) => this.typed(event.target));
+    this.frame.addEventListener("change", () => area.dispatchEvent(new Event("change", { bubbles: true })));
+    this.frame.addEventListener("keydown", (event) => this.walk(event));
+    this.frame.addEventListener("paste", (event) => this.paste(event));
+    area.addEventListener("cell", (event) => this.mark(event.detail));
+    area.after(this.frame, this.toggle);
+    this.close();
+    if (area.value.trim()) this.open(false);
+  }
+
+  get blank() {
+    return this.area.dataset.grid === "json" ? null : { ...this.form("0,0;0,0"), layers: [["", [["0", "0"], ["0", "0"]]]] };
+  }
+
+  open(asked) {
+    const table = this.area.value.trim() ? this.form(this.area.value) : this.blank;
+    const size = table ? table.layers.reduce((sum, [, rows]) => sum + rows.reduce((n, row) => n + row.length, 0), 0) : Infinity;
+    if (size > MOST_CELLS) {
+      this.toggle.hidden = !asked && this.toggle.hidden;
+      if (asked) this.toggle.textContent = words("作为文本编辑：放不进表格", "Edit as text: this does not fit a table");
+      return;
+    }
+    this.table = table;
+    this.frame.hidden = false;
+    this.area.hidden = true;
+    this.toggle.textContent = words("作为文本", "As text");
+    this.draw();
+    if (asked) this.frame.querySelector("input").focus();
+  }
+
+  close() {
+    this.frame.hidden = true;
+    this.area.hidden = false;
+    this.toggle.textContent = words("作为表格编辑", "Edit as a table");
+  }
+
+  draw() {
+    const { layers, names, single } = this.table;
+    const columns = Math.max(...layers[0][1].map((row) => row.length));
+    const [row, column] = [this.area.dataset.row ?? words("行", "row"), this.area.dataset.column ?? words("列", "column")];
+    const tables = layers.map(([name, rows], layer) =>
+      element(
+        "table",
+        {},
+        ...(name ? [element("caption", {}, name)] : []),
+        element("thead", {}, element("tr", {}, element("td"), ...Array.from({ length: columns }, (_, k) => element("th", { scope: "col" }, names?.[k] ?? `${column} ${k}`)))),
+        element(
+          "tbody",
+          {},
+          ...rows.map((cells, r) =>
+            element("tr", {}, element("th", { scope: "row" }, `${row} ${r}`), ...Array.from({ length: columns }, (_, k) => element("td", {}, this.cell(name, layer, r, k, cells[k] ?? "", names)))),
+          ),
+        ),
+      ),
+    );
+    const buttons = [
+      ...(single ? [] : [[`+ ${row}`, () => this.resize(1, 0)], [`− ${row}`, () => this.resize(-1, 0)]]),
+      ...(names ? [] : [[`+ ${column}`, () => this.resize(0, 1)], [`− ${column}`, () => this.resize(0, -1)]]),
+    ].map(([text, act]) => {
+      const button = element("button", { type: "button", class: "quiet" }, text);
+      button.addEventListener("click", act);
+      return button;
+    });
+    this.frame.replaceChildren(element("div", { class: "table-scroll", tabindex: "0", role: "group", "aria-label": this.label }, ...tables), element("div", { class: "grid-actions" }, ...buttons));
+  }
+
+  cell(name, layer, r, k, text, names) {
+    const place = names ? `${names[k]}, ${r}` : `${name ? name + ", " : ""}${r}, ${k}`;
+    const input = element("input", { type: "text", inputmode: "decimal", size: "6", spellcheck: "false", autocomplete: "off", "aria-label": `${this.label}: ${place}`, "data-at": `${layer} ${r} ${k}` });
+    input.value = text;
+    return input;
+  }
+
+  typed(input) {
+    const [layer, r, k] = input.dataset.at.split(" ").map(Number);
+    const row = this.table.layers[layer][1][r];
+    while (row.length < k) row.push("");
+    row[k] = input.value;
+    // a ragged row ends where its last cell is emptied
+    if (!this.table.names) while (row.length > 1 && row.at(-1) === "") row.pop();
+    this.write();
+  }
+
+  write() {
+    this.area.value = this.table.write(this.table.layers);
+    this.area.dispatchEvent(new Event("input", { bubbles: true }));
+  }
+
+  // a new cell holds what is neutral in most places: nothing to type is lost when it is taken away again
+  resize(rows, columns) {
+    for (const [, table] of this.table.layers) {
+      const width = Math.max(...table.map((row) => row.length));
+      if (rows > 0) table.push(Array(width).fill("0"));
+      if (rows < 0 && table.length > 1) table.pop();
+      if (columns > 0) for (const row of table) row.push("0");
+      if (columns < 0 && width > 1) for (const row of table) if (row.length === width) row.pop();
+    }
+    this.draw();
+    this.write();
+    this.area.dispatchEvent(new Event("change", { bubbles: true }));
+  }
+
+  // Enter and the arrows up and down go through a column
+  walk(event) {
+    const step = { ArrowDown: 1, Enter: 1, ArrowUp: -1 }[event.key];
+    if (!step || !event.target.dataset.at) return;
+    event.preventDefault();
+    const [layer, r, k] = event.target.dataset.at.split(" ").map(Number);
+    const next = this.frame.querySelector(`[data-at="${layer} ${r + step} ${k}"]`);
+    next?.focus();
+    next?.select();
+  }
+
+  // a block from a spreadsheet fills the cells from here on; the table grows as it needs to
+  paste(event) {
+    const text = event.clipboardData.getData("text");
+    if (!event.target.dataset.at || !/[\t\n;,；，]/.test(text.trim())) return;
+    event.preventDefault();
+    const [layer, r, k] = event.target.dataset.at.split(" ").map(Number);
+    const block = rowsOf(text);
+    const height = Math.max(this.table.layers[layer][1].length, r + block.length);
+    for (const [, rows] of this.table.layers) while (rows.length < height) rows.push(rows.at(-1).map(() => "0"));
+    for (const [i, cells] of block.entries()) {
+      const row = this.table.layers[layer][1][r + i];
+      for (const [j, value] of cells.entries()) if (!this.table.names || k + j < this.table.names.length) {
+        while (row.length < k + j) row.push("0");
+        row[k + j] = value;
+      }
+    }
+    this.draw();
+    this.write();
+    this.area.dispatchEvent(new Event("change", { bubbles: true }));
+    this.frame.querySelector(`[data-at="${layer} ${r} ${k}"]`).focus();
+  }
+
+  // the server's complaint, at its cell
+  mark(place) {
+    for (const wrong of this.frame.querySelectorAll("[aria-invalid]")) wrong.removeAttribute("aria-invalid");
+    const [r, k] = (place ?? "").split(" ");
+    if (!place) return;
+    const cells = k === undefined ? this.frame.querySelectorAll(`[data-at^="0 ${r} "]`) : this.frame.querySelectorAll(`[data-at$=" ${r} ${k}"]`);
+    for (const cell of cells) cell.setAttribute("aria-invalid", "true");
+  }
+}
+
+for (const area of document.querySelectorAll("textarea[data-grid]")) new Grid(area);
+
+// ---- files dropped on the instrument go the way of the upload form, with what is typed now
+
+const upload = document.querySelector("form[data-upload]");
+if (upload) {
+  const file = upload.querySelector("input[type=file]");
+  const main = document.querySelector("form[data-calculator]");
+  const target = upload.closest("[data-panel]") ?? document.body;
+  const withState = () => {
+    for (const old of upload.querySelectorAll("input[type=hidden]")) old.remove();
+    for (const [name, value] of new FormData(main)) if (typeof value === "string") upload.append(element("input", { type: "hidden", name, value }));
+  };
+  upload.addEventListener("submit", withState);
+  file.addEventListener("change", () => file.files.length && upload.requestSubmit());
+  target.addEventListener("dragover", (event) => {
+    if (![...event.dataTransfer.types].includes("Files")) return;
+    event.preventDefault();
+    target.classList.add("dropping");
+  });
+  target.addEventListener("dragleave", (event) => target.contains(event.relatedTarget) || target.classList.remove("dropping"));
+  target.addEventListener("drop", (event) => {
+    if (!event.dataTransfer.files.length) return;
+    event.preventDefault();
+    target.classList.remove("dropping");
+    const field = event.target.closest(".field")?.querySelector('textarea[data-grid="matrix"]');
+    const into = upload.elements.into;
+    if (field && into && [...into.options].some((option) => option.value === field.name)) into.value = field.name;
+    const one = new DataTransfer();
+    one.items.add(event.dataTransfer.files[0]);
+    file.files = one.files;
+    upload.requestSubmit();
+  });
+}

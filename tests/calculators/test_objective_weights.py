@@ -1,0 +1,306 @@
+"""The weights against autograd: losses of single tokens as leaves, the objectives written out as loops over cells."""
+
+import json
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any, get_args
+
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+from pydantic import ValidationError
+from starlette.testclient import TestClient
+
+from app.calculators.objective_weights import SCHEMES, Inputs, Query, SchemeName, compute, panel, present
+from app.contract import InputError
+
+Answer = dict[str, Any]
+Lengths = list[list[list[int]]]
+Losses = list[list[list[torch.Tensor]]]
+
+NAMES = get_args(SchemeName)
+
+
+def answer(sequences: Lengths | str, **fields: Any) -> Answer:
+    """The answer as a client reads it."""
+    body = Inputs.model_validate_json(json.dumps({"sequences": sequences, **fields}))
+    result: Answer = json.loads(compute(body).model_dump_json())
+    return result
+
+
+def view(**fields: str) -> Answer:
+    result: Answer = json.loads(panel(Query.model_validate(fields)).model_dump_json())
+    return result
+
+
+# --- autograd: every mean as one would write it
+
+
+def token_mean(cells: list[list[torch.Tensor]], _constant: float) -> torch.Tensor:
+    return torch.cat([losses for cell in cells for losses in cell]).mean()
+
+
+def sequence_mean(cells: list[list[torch.Tensor]], _constant: float) -> torch.Tensor:
+    return torch.stack([losses.mean() for cell in cells for losses in cell]).mean()
+
+
+def constant(cells: list[list[torch.Tensor]], constant: float) -> torch.Tensor:
+    return torch.stack([losses.sum() / constant for cell in cells for losses in cell]).mean()
+
+
+def sample_weighted(cells: list[list[torch.Tensor]], _constant: float) -> torch.Tensor:
+    samples = sum(len(cell) for cell in cells)
+    return torch.stack([torch.cat(cell).mean() * (len(cell) / samples) for cell in cells]).sum()
+
+
+MEANS: dict[str, Callable[[list[list[torch.Tensor]], float], torch.Tensor]] = {
+    "token_mean": token_mean,
+    "sequence_mean": sequence_mean,
+    "constant": constant,
+    "sample_weighted": sample_weighted,
+}
+
+
+def groups(cells: Losses, placement: str) -> list[list[list[torch.Tensor]]]:
+    """The cells that each mean is taken over."""
+    if placement == "window":
+        return [[cell for row in cells for cell in row]]
+    if placement == "replica":
+        return cells
+    if placement == "microstep":
+        return [list(column) for column in zip(*cells, strict=True)]
+    return [[cell] for row in cells for cell in row]
+
+
+def gradients(sequences: Lengths, objective: str, placement: str, c: float) -> list[list[float]]:
+    """The derivative of the reduced objective with respect to every token's loss, sequence by sequence."""
+    leaves: Losses = [
+        [[torch.rand(n, dtype=torch.float64, requires_grad=True) for n in cell] for cell in row] for row in sequences
+    ]
+    parts = [MEANS[objective](group, c) for group in groups(leaves, placement)]
+    torch.stack(parts).mean().backward()
+    return [losses.grad.tolist() for row in leaves for cell in row for losses in cell if losses.grad is not None]
+
+
+@st.composite
+def windows(draw: st.DrawFn, lowest: int = 1) -> Lengths:
+    replicas, microsteps = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    cell = st.lists(st.integers(1, 6), min_size=lowest, max_size=3)
+    return [[draw(cell) for _ in range(microsteps)] for _ in range(replicas)]
+
+
+@settings(deadline=None, max_examples=25)
+@given(windows(), st.integers(1, 9))
+def test_a_tokens_weight_is_the_gradient_of_the_objective_by_its_loss(sequences: Lengths, c: int) -> None:
+    got = answer(sequences, constant=c)["schemes"]
+    lengths = [n for row in sequences for cell in row for n in cell]
+    for name, (objective, placement) in SCHEMES.items():
+        per_token = gradients(sequences, objective, placement, c)
+        for i, (weight, found) in enumerate(zip(got[name]["token_weights"], per_token, strict=True)):
+            assert found == pytest.approx([weight] * lengths[i], rel=1e-12)
+            assert got[name]["sequence_weights"][i] == pytest.approx(sum(found), rel=1e-12)
+            assert float(Fraction(got[name]["token_weights_exact"][i])) == pytest.approx(weight, rel=1e-15)
+            exact = Fraction(got[name]["sequence_weights_exact"][i])
+            assert exact == lengths[i] * Fraction(got[name]["token_weights_exact"][i])
+        assert got[name]["total"] == pytest.approx(sum(map(sum, per_token)), rel=1e-12)
+
+
+@settings(deadline=None, max_examples=25)
+@given(windows(lowest=0))
+def test_an_empty_group_is_undefined_and_nothing_else_is(sequences: Lengths) -> None:
+    got = answer(sequences)["schemes"]
+    for name, (objective, placement) in SCHEMES.items():
+        cells = groups([[[torch.zeros(n) for n in cell] for cell in row] for row in sequences], placement)
+        means = (
+            [MEANS[objective](group, 1.0) if any(group) else torch.tensor(torch.nan) for group in cells]
+            if (objective != "sample_weighted")
+            else [torch.tensor(0.0 if all(group) else torch.nan) for group in cells]
+        )
+        assert got[name]["defined"] == (not any(bool(mean.isnan()) for mean in means)), name
+        assert (got[name]["token_weights"] is None) == (not got[name]["defined"])
+
+
+# --- another partition
+
+
+def weight_in(cells: str, name: str, length: int) -> Fraction:
+    """The weight of a token of the only sequence of this length, in another partition."""
+    got = answer(cells)
+    return Fraction(got["schemes"][name]["token_weights_exact"][got["lengths"].index(length)])
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.lists(st.integers(1, 9), min_size=2, max_size=5, unique=True), st.randoms(use_true_random=False))
+def test_a_counterexample_holds_and_an_invariant_mean_has_none_among_random_partitions(
+    lengths: list[int], random: Any
+) -> None:
+    def dealt() -> str:
+        order, rows, width = random.sample(lengths, len(lengths)), random.randint(1, 2), random.randint(1, 2)
+        cells: list[list[str]] = [[] for _ in range(rows * width)]
+        for i, n in enumerate(order):
+            cells[i % len(cells) if i < len(cells) else random.randrange(len(cells))].append(str(n))
+        kept = ["+".join(cell) for cell in cells if cell]
+        return (
+            ";".join(kept)
+            if width == 1 or len(kept) < rows * width
+            else ";".join(",".join(kept[r * width : (r + 1) * width]) for r in range(rows))
+        )
+
+    here = dealt()
+    got = answer(here)
+    for name, scheme in got["schemes"].items():
+        found = scheme["counterexample"]
+        assert (found is None) == (scheme["stability"] == "invariant")
+        if found is None:
+            there = dealt()
+            assert all(weight_in(there, name, n) == weight_in(here, name, n) for n in lengths), (name, here, there)
+        else:
+            there = weight_in(found["cells"], name, found["length"])
+            assert there == Fraction(found["token_weight_there_exact"])
+            assert there != Fraction(found["token_weight_here_exact"]) == weight_in(here, name, found["length"])
+
+
+def test_only_the_first_three_means_over_the_window_survive() -> None:
+    got = answer("4+2,7;8,3")["schemes"]
+    survivors = {name for name, scheme in got.items() if scheme["stability"] == "invariant"}
+    assert survivors == {"token_mean_over_window", "sequence_mean_over_window", "constant_over_window"}
+
+
+def test_two_sequences_of_one_length_cannot_tell_the_means_apart() -> None:
+    got = answer("4;4")["schemes"]
+    assert {scheme["stability"] for scheme in got.values()} == {"invariant"}
+    assert answer("4;4;4")["schemes"]["token_mean_over_replica"]["stability"] == "changes"
+
+
+def test_a_mean_that_is_undefined_here_changes_with_the_partition() -> None:
+    scheme = answer("4;0")["schemes"]["token_mean_over_replica"]
+    assert (scheme["defined"], scheme["reason"], scheme["stability"]) == (False, "empty_cell", "changes")
+    assert scheme["counterexample"]["token_weight_here"] is None
+    assert scheme["counterexample"]["token_weight_there_exact"] == "1/4"
+    whole = answer("4;0")["schemes"]["token_mean_over_window"]
+    assert (whole["defined"], whole["stability"]) == (True, "invariant")
+
+
+def test_a_window_without_sequences_has_no_objective() -> None:
+    got = answer([[[]], [[]]])
+    assert {scheme["reason"] for scheme in got["schemes"].values()} == {"zero_count"}
+    assert {scheme["stability"] for scheme in got["schemes"].values()} == {None}
+
+
+def test_what_a_mean_really_is_here() -> None:
+    """One sequence a microbatch: weighing by samples is the sequence mean. All in one: the token mean."""
+    assert answer("4,2,8")["schemes"]["sample_weighted_over_replica"]["equals"] == ["sequence_mean", "sample_weighted"]
+    assert answer("4+2+8")["schemes"]["sample_weighted_over_replica"]["equals"] == ["token_mean", "sample_weighted"]
+    assert answer("4+2,8")["schemes"]["sample_weighted_over_replica"]["equals"] == ["sample_weighted"]
+    assert answer("4+2,8")["schemes"]["token_mean_over_replica"]["equals"] == ["token_mean"]
+    assert "constant" in answer("4,4", constant=4)["schemes"]["sequence_mean_over_window"]["equals"]
+
+
+def test_the_given_other_partition_is_looked_at_first_and_shown() -> None:
+    got = view(sequences="4+2;8", other="4;2+8", scheme="token_mean_over_replica")
+    assert got["current"]["counterexample"]["cells"] == "4;2+8"
+    assert [row["compared_token_weight_exact"] for row in got["rows"]] == ["1/8", "1/20", "1/20"]
+    assert [row["token_weight_exact"] for row in got["rows"]] == ["1/12", "1/12", "1/16"]
+    assert [row["window_token_weight_exact"] for row in got["rows"]] == ["1/14", "1/14", "1/14"]
+    assert got["compared"]["partition"] == "other"
+    alone = view(sequences="4+2;8")
+    assert alone["compared"]["partition"] == alone["current"]["counterexample"]["partition"] != "other"
+
+
+def test_equal_lengths_are_matched_in_order() -> None:
+    got = view(sequences="4+4;8", other="4;4+8")
+    assert [row["compared_token_weight_exact"] for row in got["rows"]] == ["1/8", "1/24", "1/24"]
+
+
+# --- sizes, doors, refusals
+
+
+def test_the_panel_and_the_body_agree() -> None:
+    got, posted = (
+        view(sequences="4+2,1;8,3", constant="5", scheme="constant_over_microstep"),
+        answer([[[4, 2], [1]], [[8], [3]]], constant=5),
+    )
+    assert {name: got[name] for name in posted} == posted
+    assert got["selected"] == "constant_over_microstep"
+    assert got["current"] == posted["schemes"]["constant_over_microstep"]
+    assert present(Inputs(sequences=((((4,),),)))).selected == NAMES[0]
+
+
+def test_lists_and_exact_fractions_end_where_they_say() -> None:
+    many = answer([[[1, 2]] * 200, [[3]] * 200])
+    scheme = many["schemes"]["token_mean_over_window"]
+    assert many["sequence_count"] == len(scheme["token_weights"]) == 600
+    assert scheme["token_weights_exact"] is None
+    assert many["partitions"][0]["cells"] is None
+    more = answer([[[1] * 10_001]])
+    assert more["lengths"] is None
+    assert more["schemes"]["token_mean_over_window"]["token_weights"] is None
+    assert more["schemes"]["token_mean_over_window"]["stability"] == "invariant"
+
+
+def test_the_largest_window_stays_exact() -> None:
+    """Denominators near 2^63: 4,096 replicas, 24 sequences each, 2^31 tokens in all."""
+    long, short = 2**31 // 98_304, 3
+    got = answer([[[long] * 24] for _ in range(4095)] + [[[short] * 24]])
+    found = got["schemes"]["sample_weighted_over_replica"]["counterexample"]
+    assert Fraction(found["token_weight_here_exact"]) == Fraction(1, 4096 * 24 * short)
+    assert got["schemes"]["token_mean_over_window"]["total"] == pytest.approx(1, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "words"),
+    [
+        ({"sequences": "4+2;8,1"}, "sequences", "as many cells"),
+        ({"sequences": "4+0;8"}, "sequences", "row 1, cell 1 holds a sequence without tokens"),
+        ({"sequences": "4;8+x"}, "sequences", "row 2, cell 1 “x” is not a number"),
+        ({"sequences": "4;-8"}, "sequences", "row 2, cell 1 must be 0 or more"),
+        ({"sequences": "4;2.5"}, "sequences", "whole number"),
+        ({"sequences": " "}, "sequences", "blank"),
+        ({"sequences": "10000000" + "+10000000" * 300}, "sequences", "tokens"),
+        ({"constant": "0"}, "constant", "1 or more"),
+        ({"other": "4;2"}, "other", "very same lengths"),
+        ({"other": "4;8+8"}, "other", "very same lengths"),
+        ({"scheme": "token_mean"}, "scheme", "Input should be"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_at_its_field(fields: dict[str, str], field: str, words: str) -> None:
+    with pytest.raises((ValidationError, InputError)) as refused:
+        panel(Query.model_validate(fields))
+    error = refused.value
+    place = error.errors()[0]["loc"][0] if isinstance(error, ValidationError) else error.field[0]
+    assert place == field
+    assert words in str(error)
+
+
+def test_its_tables_have_a_row_a_mean_and_a_row_a_sequence() -> None:
+    means, sequences = panel(Query()).tables()
+    assert [
+        row[0] + "_over_" + row[1] for row in means.rows if isinstance(row[0], str) and isinstance(row[1], str)
+    ] == [*NAMES]
+    assert sequences.header == ("sequence", "length", *NAMES)
+    assert [row[1] for row in sequences.rows] == [4, 2, 8]
+
+
+def test_a_page_of_many_sequences_stays_small(client: TestClient) -> None:
+    cells = ";".join(",".join("3+5+7" for _ in range(16)) for _ in range(32))
+    page = client.post("/en/calculators/objective_weights", data={"sequences": cells})
+    assert page.status_code == 200
+    assert len(page.text) < 150_000
+    assert "shortest on a replica of its own" in page.text
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({}, "Depends on the partition: in the sequence of 2 labels a token weighs 1/12 here, and 1/4 as"),
+        ({"scheme": "token_mean_over_window"}, "Independent of the partition: a token mean over the window"),
+        ({"scheme": "token_mean_over_microstep"}, "happens to equal, over the window, the token mean"),
+        ({"sequences": "4;4"}, "Unchanged for these sequences"),
+        ({"sequences": "4;0"}, "Undefined: one of the means is over nothing"),
+        ({"sequences": "0"}, "no sequence in the window"),
+    ],
+)
+def test_the_verdict(client: TestClient, fields: dict[str, str], words: str) -> None:
+    page = client.get("/en/calculators/objective_weights/result", params=fields)
+    verdict = page.text.partition("data-verdict>")[2].partition("</p>")[0]
+    assert words in " ".join(verdict.split())
