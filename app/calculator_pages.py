@@ -15,6 +15,8 @@ from app.endpoints import read_body, state_tag
 from app.errors import RefusedError
 from app.offload import Offload
 from app.pages import Pages, off_loop
+from app.paths import folder
+from app.presets import load_presets
 from app.ready import matches
 from app.rendering import Lang
 from app.site import Site
@@ -61,6 +63,7 @@ class CalculatorPages(Pages):
             "description": words(lang, panel.name, "summary"),
             "panel": panel,
             "chapters": carriers,
+            "presets": load_presets(folder("content")).get(panel.name, []),
             "titles": {name: words(lang, name, "heading") for name in registry()} if shown.cases else {},
         }
         if request.method != "POST" and not request.url.query:

@@ -102,7 +102,9 @@ def places(book: Book, calculators: Iterable[str]) -> Iterator[Place]:
     for twins in by_slug.values():
         days = [chapter.updated for chapter in twins.values() if chapter.updated]
         yield Place({lang: chapter.path for lang, chapter in twins.items()}, max(days, default=None))
-    yield from map(everywhere, ("glossary", "sources", "book", "calculators", "experiments", "api"))
+    yield from map(
+        everywhere, ("start", "glossary", "sources", "book", "calculators", "experiments", "conformance", "api")
+    )
     yield from (everywhere(f"calculators/{name}") for name in calculators)
     yield from (everywhere(f"experiments/{name}") for name in book.catalogue.plans.experiment)
     tags = {lang: [tag.id for family in book.families(lang).values() for tag, _ in family] for lang in LANGUAGES}
@@ -132,6 +134,12 @@ def llms(book: Book, calculators: Mapping[str, tuple[str, str]], absolute: Absol
     for name, title in book.experiments("en").items():
         lines.append(f"- [{title}]({absolute(f'/en/experiments/{name}')})")
     lines += ["", "## Optional", ""]
-    for rest, title in (("glossary", "Glossary"), ("sources", "All sources"), ("book", "The whole book on one page")):
+    for rest, title in (
+        ("start", "From a symptom to an instrument"),
+        ("conformance", "What frameworks divide by"),
+        ("glossary", "Glossary"),
+        ("sources", "All sources"),
+        ("book", "The whole book on one page"),
+    ):
         lines.append(f"- [{title}]({absolute(f'/en/{rest}')})")
     return "\n".join(lines) + "\n"

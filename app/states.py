@@ -274,7 +274,7 @@ def inputs_of(calculator: Calculator, state: BodyState) -> Inputs:
     try:
         return calculator.inputs.model_validate(state.body)
     except (ValidationError, InputError) as error:
-        raise _in_address(refused(error), state) from None
+        raise _in_address(refused(error), calculator, state.body) from None
 
 
 def view_of(calculator: Calculator, state: BodyState) -> Result:
@@ -283,18 +283,19 @@ def view_of(calculator: Calculator, state: BodyState) -> Result:
     try:
         return calculator.present(inputs, state.scheme)
     except (ValidationError, InputError) as error:
-        raise _in_address(refused(error), state) from None
+        raise _in_address(refused(error), calculator, state.body) from None
 
 
-def _in_address(error: RefusedError, state: BodyState) -> RefusedError:
-    return RefusedError(_renamed(one, state.body) for one in error.errors)
+def _in_address(error: RefusedError, calculator: Calculator, body: Mapping[str, Any]) -> RefusedError:
+    """The errors of a body, by the names that the address has for its fields."""
+    at_the_top = {name for name in calculator.inputs.in_place if name not in body}
+    return RefusedError(_renamed(one, at_the_top) for one in error.errors)
 
 
-def _renamed(error: FieldError, body: Mapping[str, Any]) -> FieldError:
-    """The error of a body's field, by the name that the address has for it."""
+def _renamed(error: FieldError, at_the_top: set[str]) -> FieldError:
     steps = [step for step in error.path if step not in ("cells", "columns")]
     if not steps or steps[0] == "scheme":
         return error
-    if steps[0] not in body and len(steps) > 1 and steps[1] in body:
+    if steps[0] in at_the_top and len(steps) > 1:
         steps = steps[1:]
     return FieldError((f"{BODY}{steps[0]}", *steps[1:]), error.code, error.en, error.zh, error.value, error.place)

@@ -25,6 +25,7 @@ LEVELS: list[set[str]] = [
     {"app.workbench"},
     {"app.bench"},
     {"app.assets", "app.chapters", "app.downloads", "app.endpoints", "app.guide", "app.matrix", "app.panels"},
+    {"app.presets"},
     {"app.bibliography", "app.feeds", "app.lexicon", "app.site"},
     {"app.pages"},
     {"app.calculator_pages", "app.indexes", "app.lab_pages"},

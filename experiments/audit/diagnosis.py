@@ -1,5 +1,6 @@
 """From the traces of a file to its report: compare every plan, explain what differs, say what cannot be concluded."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -94,30 +95,48 @@ def _log(trace: Trace) -> RankLog:
 
 
 def vacuous(case: Case, first: str | None) -> Finding | None:
-    """Why equality would prove nothing, or the run was none: no gradient, no step, no movement, no communication."""
+    """Why the run proves nothing: no step, no gradient, no movement, or no communication. None if it proves something."""
     reference, ranks = case.reference, case.ranks
-    everyone = [reference, *ranks]
-    silent = [trace for trace in everyone if "gradient" not in trace.vectors or not trace.gradient.scale]
-    initial = reference.vectors["initial"]
-    still = [trace for trace in everyone if not compare.vectors(initial, trace.parameters, 0.0).there]
-    if first is None or (len(set(map(id, silent)) - {id(reference)}) == len(ranks) and reference not in silent):
-        if not any(trace.steps for trace in ranks):
-            return _vacuous(case, "optimizer.step() was never called", "从未调用 optimizer.step()")
-        if all(trace in silent for trace in ranks):
-            return _vacuous(case, "all gradients are zero or None", "所有梯度都是零或 None")
-    if first is None and reference in still:
+    if not any(trace.steps for trace in ranks) and not any(_moved(reference, trace) for trace in ranks):
+        if (
+            reference.steps == 0
+            and ranks[0].loss_scale
+            and not math.isfinite(reference.gradient.dot(reference.gradient))
+        ):
+            return _vacuous(
+                case,
+                "the gradient overflowed, and the scaler skipped the step on all ranks as on one process",
+                "梯度溢出，各 rank 与单进程一样跳过了这一步",
+            )
+        return _vacuous(case, "optimizer.step() was never called", "从未调用 optimizer.step()")
+    silent = all(_silent(trace) for trace in ranks)
+    if silent and (first is None or not _silent(reference)):
+        return _vacuous(case, "all gradients are zero or None", "所有梯度都是零或 None")
+    if first is None and not _moved(reference, reference):
         return _vacuous(case, "no parameter moved", "没有任何参数改变")
-    differs = first is not None
-    if differs and reference not in still and all(trace in still for trace in ranks) and not ranks[0].steps:
-        return _vacuous(case, "no parameter moved on the ranks", "各 rank 上没有任何参数改变")
-    apart = case.processes > 1 and compare.replicas(ranks, "parameters", case.atol).there
-    if case.processes > 1 and not apart and not any(trace.collectives for trace in ranks):
+    if _unreduced(case):
         return _vacuous(
             case,
             "nothing was reduced between the ranks; each did all the work by itself",
             "rank 之间没有任何归约；每个 rank 都独自做完了全部工作",
         )
     return None
+
+
+def _moved(reference: Trace, trace: Trace) -> bool:
+    return compare.vectors(reference.vectors["initial"], trace.parameters, 0.0).there
+
+
+def _silent(trace: Trace) -> bool:
+    """No gradient that is anything but zero (what is not finite is something)."""
+    kept = trace.vectors.get("gradient")
+    return kept is None or not any(kept.max_abs(name) != 0 for name in kept)
+
+
+def _unreduced(case: Case) -> bool:
+    if case.processes == 1 or any(trace.collectives for trace in case.ranks):
+        return False
+    return not compare.replicas(case.ranks, "parameters", case.atol).there
 
 
 def _vacuous(case: Case, english: str, chinese: str) -> Finding:

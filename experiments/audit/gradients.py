@@ -28,11 +28,7 @@ def explain_gradient(case: Case, found: Found) -> Finding:
     assert got is not None
     broken = sorted(name for name in got if not np.isfinite(got[name]).all())
     if broken:
-        return unknown(
-            case,
-            f"The gradient of {listing(broken)} is not finite: is the mean of an empty microbatch taken (0/0)?",
-            f"{listing(broken)} 的梯度不是有限数：是否对空的微批次取了均值（0/0）？",
-        )
+        return _not_finite(case, listing(broken))
     factor, residual = parameters.common_factor(expected, got)
     if residual < parameters.PROPORTIONAL:
         return scaled(case, factor)
@@ -48,6 +44,17 @@ def explain_gradient(case: Case, found: Found) -> Finding:
             evidence=_limits_met(case),
         )
     )
+
+
+def _not_finite(case: Case, which: str) -> Finding:
+    if np.all(case.counts):
+        english, chinese = "not finite where the reference is", "不是有限数，参照却是"
+    else:
+        english, chinese = (
+            "not finite: is the mean of an empty microbatch taken (0/0)",
+            "不是有限数：是否对空的微批次取了均值（0/0）",
+        )
+    return unknown(case, f"The gradient of {which} is {english}.", f"{which} 的梯度{chinese}。")
 
 
 def _limits_met(case: Case) -> tuple[Text, ...]:

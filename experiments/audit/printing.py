@@ -82,5 +82,5 @@ def _weights(weights: Weights, language: Language) -> Iterator[str]:
         ({"en": "effective weights", "zh": "有效权重"}, weights.observed),
         ({"en": "right weights", "zh": "正确权重"}, weights.expected),
     ):
-        rows = " | ".join("  ".join(f"{weight:.6f}" for weight in row) for row in table)
+        rows = " | ".join("  ".join(f"{round(weight, 6) + 0.0:.6f}" for weight in row) for row in table)
         yield f"  {name[language]:<20}{rows}"
