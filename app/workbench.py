@@ -161,7 +161,7 @@ def submitted(name: str, content_type: str, body: bytes) -> Shown:
 def form_of(content_type: str, body: bytes) -> tuple[list[tuple[str, str]], bytes | None]:
     """The fields of a form, and its file if one was chosen; a file in another field is that field's text."""
     kind, options = parse_options_header(content_type)
-    if kind == b"application/x-www-form-urlencoded":
+    if kind != b"multipart/form-data":
         return parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True), None
     pairs: list[tuple[str, str]] = []
     files: list[bytes] = []

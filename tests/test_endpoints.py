@@ -16,7 +16,13 @@ from app.main import create_app
 from app.site import Settings
 
 CASES = json.loads((Path(__file__).parent / "cases.json").read_text())["cases"]
-DOORS = {"ledger": "replica_ledger", "infonce": "info_nce", "clip": "clip_ownership", "overflow": "overflow_skip"}
+DOORS = {
+    "ledger": "replica_ledger",
+    "infonce": "info_nce",
+    "clip": "clip_ownership",
+    "overflow": "overflow_skip",
+    "sampler": "sampler_padding",
+}
 POSTED = [case for case in CASES if case["kind"] in DOORS]
 CALCULATORS = sorted(registry())
 

@@ -99,8 +99,9 @@ def _from_columns(columns: Columns, sizes: tuple[int, ...], *, exactly: bool) ->
     if columns.g is None and columns.G is None:
         raise InputError("is missing (or G)", "缺失（或给出 G）", field=("microsteps", "g"), code="missing")
     counts = _column(columns, "n", sizes, exactly=exactly)
-    if len(counts) and counts.min() < 0:
-        r, k = _place(sizes, int(np.argmax(counts < 0)))
+    negative = [count.numerator < 0 for count in counts] if exactly else counts < 0
+    if np.any(negative):
+        r, k = _place(sizes, int(np.argmax(negative)))
         raise InputError("must be 0 or more", "不能小于 0", field=("microsteps", "n", r, k), code="greater_than_equal")
     sums: dict[str, Any] = {}
     for per_unit, summed in (("g", "G"), ("loss", "S")):
@@ -123,7 +124,7 @@ def _column(columns: Columns, name: str, sizes: tuple[int, ...], *, exactly: boo
     flat = list(chain.from_iterable(rows))
     if exactly:
         return np.array(_read_all(flat, exact, name, sizes), dtype=object)
-    if not any(type(value) is str for value in flat):
+    if str not in set(map(type, flat)):
         try:
             return np.array(flat, dtype=np.float64)
         except OverflowError:
@@ -132,10 +133,9 @@ def _column(columns: Columns, name: str, sizes: tuple[int, ...], *, exactly: boo
 
 
 def _read_all(flat: list[Any], read: Callable[[Any], Any], name: str, sizes: tuple[int, ...]) -> list[Any]:
-    values = []
+    values: list[Any] = []
     try:
-        for value in flat:
-            values.append(read(value))
+        values.extend(map(read, flat))
     except InputError as error:
         r, k = _place(sizes, len(values))
         raise InputError(error.en, error.zh, field=("microsteps", name, r, k), code=error.code) from None

@@ -2,9 +2,10 @@
 
 import math
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import SkipValidation
 from typing_extensions import TypedDict
 
 from app.contract import InputError, Reason, Result as ResultBase, Table, fraction_text
@@ -101,7 +102,7 @@ class View(Result):
     selected: str
     current: SchemeResult
     rows: list[Row]
-    cells: list[CellRow] | None
+    cells: Annotated[list[CellRow], SkipValidation] | None
     decision: Literal["update", "skip_all_replicas", "undefined"]
     theta: float | list[float] | None
     lr: float | None

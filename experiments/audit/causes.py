@@ -191,9 +191,8 @@ CAUSES: dict[str, Cause] = {
     ),
     "optimizer_state": Cause(
         {
-            "en": "Gradients and parameters agree, the optimizer's memory does not: {where}. The next update "
-            "will differ.",
-            "zh": "梯度与参数都一致，但优化器的内部状态不同：{where}。下一次更新就会不同。",
+            "en": "The gradient agrees, the optimizer's memory does not: {where}.",
+            "zh": "梯度一致，但优化器的内部状态不同：{where}。",
         },
         "update-and-stability#sec-momentum",
         "empty_step",

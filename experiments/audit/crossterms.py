@@ -35,7 +35,7 @@ def explain_cross_terms(case: Case, found: dict[str, Difference | None]) -> Find
             f"{dropout} 每次运行的掩码不同，梯度的差异只是偶然：审计时请关掉它。样本、各 rank "
             f"是否一致与集合通信次数仍已比较。",
         )
-    if _is_sum(case, case.reference.gradient, _tables(case)["cells"]):
+    if has_no_cross_terms(case):
         return None
     normalised = next((limit.where for limit in case.ranks[0].limits if "batch_norm" in limit.kind), None)
     for name, part in PARTS:
@@ -46,6 +46,11 @@ def explain_cross_terms(case: Case, found: dict[str, Difference | None]) -> Find
     if normalised:
         return finding(case, "batch_statistics", where=normalised)
     return _gathered(case, found)
+
+
+def has_no_cross_terms(case: Case) -> bool:
+    """Whether the reference is a sum of what the microbatches give alone."""
+    return _is_sum(case, case.reference.gradient, _tables(case)["cells"])
 
 
 def _tables(case: Case) -> dict[str, list[Cell]]:
@@ -75,6 +80,9 @@ def _gathered(case: Case, found: dict[str, Difference | None]) -> Finding | None
     rows = parameters.table(case.reference.gradient, got, gradient.allowed if gradient else 0.0)
     wrong = [row.name for row in rows if row.status not in ("same", "zero")]
     right = [row.name for row in rows if row.status == "same"]
+    gathered = any("all_gather" in event or "all_to_all" in event for trace in case.ranks for event in trace.events)
+    if not gathered and not right:
+        return None
     evidence: tuple[Text, ...] = (
         {"en": f"Right: {listing(right) or 'none'}.", "zh": f"正确的：{listing(right) or '无'}。"},
     )

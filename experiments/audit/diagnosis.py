@@ -95,7 +95,7 @@ def _log(trace: Trace) -> RankLog:
 
 
 def vacuous(case: Case, first: str | None) -> Finding | None:
-    """Why the run proves nothing: no step, no gradient, no movement, or no communication. None if it proves something."""
+    """Why the run proves nothing: no step, no gradient, no movement, no communication. None if it proves something."""
     reference, ranks = case.reference, case.ranks
     if not any(trace.steps for trace in ranks) and not any(_moved(reference, trace) for trace in ranks):
         if (
@@ -113,6 +113,13 @@ def vacuous(case: Case, first: str | None) -> Finding | None:
     if silent and (first is None or not _silent(reference)):
         return _vacuous(case, "all gradients are zero or None", "所有梯度都是零或 None")
     if first is None and not _moved(reference, reference):
+        if any(name not in reference.vectors["initial"] for name in reference.names):
+            return _vacuous(
+                case,
+                "no parameter moved; the optimizer holds parameters that the model no longer has: build it after the "
+                "wrapper, or repoint its param_groups",
+                "没有任何参数改变；优化器持有的参数已不属于模型：应在包装之后创建优化器，或重新指向 param_groups",
+            )
         return _vacuous(case, "no parameter moved", "没有任何参数改变")
     if _unreduced(case):
         return _vacuous(
@@ -124,7 +131,9 @@ def vacuous(case: Case, first: str | None) -> Finding | None:
 
 
 def _moved(reference: Trace, trace: Trace) -> bool:
-    return compare.vectors(reference.vectors["initial"], trace.parameters, 0.0).there
+    """Whether a parameter that was there before the step has changed."""
+    before, after = reference.vectors["initial"], trace.parameters
+    return any(name not in after or compare.greatest(before[name], after[name]) > 0 for name in before)
 
 
 def _silent(trace: Trace) -> bool:
@@ -153,6 +162,9 @@ def _notes(case: Case, found: stages.Found, first: str | None) -> tuple[Text, ..
     ):
         if names:
             notes.append({"en": f"{english}: {', '.join(names)}", "zh": f"{chinese}：{'、'.join(names)}"})
+    if case.consumption is not None and case.consumption.times != 1:
+        times = f"{case.consumption.times:g}"
+        notes.append({"en": f"every sample was fed {times} times", "zh": f"每个样本都被输入了 {times} 次"})
     samples = found["samples"]
     if samples is not None and samples.there and first is None:
         notes.append(

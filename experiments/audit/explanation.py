@@ -42,9 +42,20 @@ def _samples(case: Case) -> Finding:
     assert consumption is not None
     if consumption.missing:
         text = which_samples(consumption.missing)
-        return finding(case, "dropped_microbatch", which=text)
-    times = ", ".join(f"{number} ({count:g}×)" for number, count in consumption.repeated[:12])
+        return finding(case, "dropped_microbatch", which=text, evidence=_repeated(consumption.repeated))
+    times = _times(consumption.repeated)
     return finding(case, "duplicated_samples", which={"en": f"sample {times}", "zh": f"样本 {times}"})
+
+
+def _times(repeated: Sequence[tuple[int, float]]) -> str:
+    return listing([f"{number} ({count:g}×)" for number, count in repeated])
+
+
+def _repeated(repeated: Sequence[tuple[int, float]]) -> tuple[Text, ...]:
+    if not repeated:
+        return ()
+    times = _times(repeated)
+    return ({"en": f"Others count more than once: {times}.", "zh": f"另有样本被重复计入：{times}。"},)
 
 
 def _events(case: Case) -> Finding | None:
@@ -234,6 +245,10 @@ def _after_the_gradient(case: Case, found: Found, first: str) -> Finding:
         return unknown(case, "optimizer.step() was never called.", "没有调用 optimizer.step()。")
     difference = found[first]
     where = listing([name for name, _ in difference.tensors]) if difference else ""
+    state = found["optimizer_state"]
+    if first == "parameters" and state is not None and state.there:
+        where = f"{listing([name for name, _ in state.tensors])}; {where}"
+        return finding(case, "optimizer_state", where={"en": where, "zh": where})
     if first == "optimizer_state":
         return finding(case, "optimizer_state", where={"en": where, "zh": where})
     return unknown(

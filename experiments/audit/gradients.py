@@ -8,13 +8,16 @@ from app.evidence import Text
 from experiments.audit import causes, parameters, precision, reweighting, scales
 from experiments.audit.case import Case, Cell, padded
 from experiments.audit.compare import SMALL, Difference
-from experiments.audit.crossterms import explain_cross_terms
+from experiments.audit.crossterms import explain_cross_terms, has_no_cross_terms
 from experiments.audit.report import Finding, Weights
 from experiments.audit.reweighting import Reweighting, Span
 from experiments.audit.vectors import Array
 from experiments.audit.wording import finding, listing, unknown
 
 Found = dict[str, Difference | None]
+
+BELOW_CROSS_TERMS = 1e-3
+"""Relative error below which rounding is likelier than a missing term."""
 
 
 def which_samples(samples: Sequence[int]) -> Text:
@@ -35,6 +38,7 @@ def explain_gradient(case: Case, found: Found) -> Finding:
     return (
         _reweighted(case)
         or partly_scaled(case)
+        or _rounded(case, BELOW_CROSS_TERMS)
         or explain_cross_terms(case, found)
         or _rounded(case)
         or unknown(
@@ -88,21 +92,19 @@ def scaled(case: Case, factor: float) -> Finding:
 def partly_scaled(case: Case) -> Finding | None:
     """Some parameters are right and the others are off by one factor that has a name.
 
-    Where samples are gathered only scalars, such as a learned temperature, are told so: a detached half of a whole
-    tensor may happen to be exactly 1/P.
+    Where samples depend on each other only scalars, such as a learned temperature, are told so: the local part of a
+    whole tensor's gradient may happen to be exactly 1/P.
     """
     got, expected = case.gradient, case.reference.gradient
     assert got is not None
     rows = parameters.table(expected, got, case.atol * max(expected.scale, SMALL))
     wrong = [row for row in rows if row.status not in ("same", "zero")]
-    gathered = any("all_gather" in event for trace in case.ranks for event in trace.events)
-    if not wrong or (gathered and any(expected.size(row.name) > 1 for row in wrong if row.name in expected)):
-        return None
     ratios = [row.ratio for row in wrong if row.status == "scaled" and row.ratio]
-    if len(ratios) < len(wrong) or max(ratios) - min(ratios) > scales.RELATIVE * abs(ratios[0]):
+    if not wrong or len(ratios) < len(wrong) or max(ratios) - min(ratios) > scales.RELATIVE * abs(ratios[0]):
         return None
     named = scales.name(ratios[0], case.processes, case.microbatches, case.weight, case.ranks[0].loss_scale)
-    if not named.names:
+    scalars = all(expected.size(row.name) == 1 for row in wrong)
+    if not named.names or not (scalars or has_no_cross_terms(case)):
         return None
     which = listing([row.name for row in wrong])
     evidence: Text = {"en": f"Only {which}; all others are right.", "zh": f"只有 {which}；其余都正确。"}
@@ -160,8 +162,10 @@ def _weights_finding(case: Case, rule: Reweighting, right: Array, rows: list[lis
         "zh": f"{places}（样本 {listing(samples)}）",
     }
     evidence: tuple[Text, ...] = ()
+    names: tuple[str, ...] = ()
     if abs(rule.factor - 1) > 1e-6 and rule.pattern in ("replica_equal", "microbatch_equal"):
         named = scales.name(rule.factor, case.processes, case.microbatches, case.weight)
+        names = named.names
         evidence = (
             {"en": f"All weights are {named.name} times as large on top.", "zh": f"此外所有权重都是 {named.name} 倍。"},
         )
@@ -176,16 +180,16 @@ def _weights_finding(case: Case, rule: Reweighting, right: Array, rows: list[lis
                 "zh": "梯度是各微批次梯度的重新加权，但不是这里已知的规则。",
             },
         )
-    return finding(case, rule.pattern, weights=weights, evidence=evidence, which=which)
+    return finding(case, rule.pattern, names=names, weights=weights, evidence=evidence, which=which)
 
 
 def _rows(weights: Array, ranks: int) -> tuple[tuple[float, ...], ...]:
     return tuple(tuple(float(weight) for weight in row) for row in weights.reshape(ranks, -1))
 
 
-def _rounded(case: Case) -> Finding | None:
+def _rounded(case: Case, most: float = 1.0) -> Finding | None:
     got = case.gradient
     assert got is not None
     residual = parameters.residual(case.reference.gradient, got)
-    carried = precision.carried_in(case.reference.gradient, got, residual)
+    carried = precision.carried_in(case.reference.gradient, got, residual) if residual < most else None
     return finding(case, "precision", type=carried, residual=residual) if carried else None

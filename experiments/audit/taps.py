@@ -13,6 +13,7 @@ from typing import Any, Protocol, cast
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import _functional_collectives as functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
@@ -29,6 +30,17 @@ COLLECTIVES = (
     "broadcast",
     "all_to_all",
     "all_to_all_single",
+)
+
+
+FUNCTIONAL = (
+    "all_gather_single",
+    "all_gather_single_autograd",
+    "all_gather_tensor",
+    "all_gather_tensor_autograd",
+    "all_reduce",
+    "all_to_all_single",
+    "all_to_all_single_autograd",
 )
 
 
@@ -70,6 +82,9 @@ def install() -> None:
     _patch(torch.autograd, "backward", _backward)
     for name in COLLECTIVES:
         _patch(dist, name, functools.partial(_announced, f"collective {name}"))
+    for name in FUNCTIONAL:
+        if hasattr(functional, name):
+            _patch(functional, name, functools.partial(_announced, f"collective {name}"))
     for name, wrapper in _CLIPPERS.items():
         for place in (nn.utils.clip_grad, nn.utils):
             if hasattr(place, name):

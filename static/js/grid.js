@@ -67,8 +67,11 @@ const objectOf = (pairs) =>
       }),
   );
 
+const grids = [];
+
 class Grid {
   constructor(area) {
+    grids.push(this);
     this.area = area;
     this.form = FORMS[area.dataset.grid];
     this.label = document.querySelector(`label[for="${area.id}"]`)?.textContent.trim() ?? area.name;
@@ -83,7 +86,10 @@ class Grid {
     area.addEventListener("cell", (event) => this.mark(event.detail));
     area.after(this.frame, this.toggle);
     this.close();
-    if (area.value.trim()) this.open(false);
+    const table = area.value.trim() ? this.form(area.value) : this.blank;
+    // a single number, or JSON that is no table, is typed as text
+    this.toggle.hidden = !table || (area.dataset.grid === "list" && table.layers[0][1].flat().length < 2);
+    if (area.value.trim() && !this.toggle.hidden) this.open(false);
   }
 
   get blank() {
@@ -132,8 +138,8 @@ class Grid {
       ),
     );
     const buttons = [
-      ...(single ? [] : [[`+ ${row}`, () => this.resize(1, 0)], [`− ${row}`, () => this.resize(-1, 0)]]),
-      ...(names ? [] : [[`+ ${column}`, () => this.resize(0, 1)], [`− ${column}`, () => this.resize(0, -1)]]),
+      ...(single ? [] : [[`+ ${row}`, () => this.resizeAll(1, 0)], [`− ${row}`, () => this.resizeAll(-1, 0)]]),
+      ...(names ? [] : [[`+ ${column}`, () => this.resizeAll(0, 1)], [`− ${column}`, () => this.resizeAll(0, -1)]]),
     ].map(([text, act]) => {
       const button = element("button", { type: "button", class: "quiet" }, text);
       button.addEventListener("click", act);
@@ -164,7 +170,19 @@ class Grid {
     this.area.dispatchEvent(new Event("input", { bubbles: true }));
   }
 
-  // a new cell holds what is neutral in most places: nothing to type is lost when it is taken away again
+  get shape() {
+    return this.frame.hidden ? "" : this.table.layers[0][1].map((row) => row.length).join();
+  }
+
+  // tables of one shape in one form belong together: a rank more in one is a rank more in all
+  resizeAll(rows, columns) {
+    const { shape } = this;
+    for (const grid of grids.filter((grid) => grid.area.form === this.area.form && grid.shape === shape)) grid.resize(rows, columns);
+    this.area.dispatchEvent(new Event("input", { bubbles: true }));
+    this.area.dispatchEvent(new Event("change", { bubbles: true }));
+  }
+
+  // a new cell holds what is neutral in most places
   resize(rows, columns) {
     for (const [, table] of this.table.layers) {
       const width = Math.max(...table.map((row) => row.length));
@@ -174,8 +192,7 @@ class Grid {
       if (columns < 0 && width > 1) for (const row of table) if (row.length === width) row.pop();
     }
     this.draw();
-    this.write();
-    this.area.dispatchEvent(new Event("change", { bubbles: true }));
+    this.area.value = this.table.write(this.table.layers);
   }
 
   // Enter and the arrows up and down go through a column

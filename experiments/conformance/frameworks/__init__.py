@@ -44,7 +44,7 @@ FRAMEWORKS: dict[str, Framework] = {
     for framework in (
         Framework("torch_ddp", "torch DDP", ("torch",)),
         Framework("torch_fsdp2", "torch FSDP2", ("torch",)),
-        Framework("deepspeed", "DeepSpeed", ("deepspeed",), (Release(("deepspeed==0.18.9",)),), start=400.0),
+        Framework("deepspeed", "DeepSpeed", ("deepspeed",), (Release(("deepspeed==0.18.9",)),), start=600.0),
         Framework(
             "transformers",
             "transformers Trainer",

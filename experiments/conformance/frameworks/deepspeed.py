@@ -53,7 +53,7 @@ def _zero(stage: int) -> Setting:
         },
         {**MEAN, "clip": "true_norm" if stage else "not_reported"},
         tolerance=1e-6,
-        releases={"0.18.9": {"B": MEAN["B"]} if stage == 1 else {}},
+        releases={"0.18.9": {}},  # its fp32 ZeRO modifies a view in place, which this torch refuses
     )
 
 

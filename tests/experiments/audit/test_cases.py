@@ -1,27 +1,43 @@
 """The worked cases of an audit: their own partitions, and the differences that were computed elsewhere."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from experiments.audit import Report, audit
+from experiments.audit import audit_many
 from experiments.audit.plans import Plan
+from experiments.audit.report import PlanReport
 from experiments.registry import ROOT
 
 FILES = ROOT / "tests" / "experiments" / "audit" / "files"
 CASES = {case["id"]: case for case in json.loads((ROOT / "tests" / "cases.json").read_text("utf-8"))["cases"]}
 
 
-def audited(name: str, case: str) -> Report:
+Audited = dict[tuple[str, str], PlanReport]
+
+
+def plan(case: str) -> Plan:
+    """The case's partition; a rank with fewer microbatches than the others gets empty ones."""
     partition = CASES[case]["inputs"]["partition"]
     most = max(len(rank) for rank in partition)
-    cells = tuple(tuple(map(tuple, rank)) + ((),) * (most - len(rank)) for rank in partition)
-    return audit(FILES / f"{name}.py", plan=[Plan(case, cells)])
+    return Plan(case, tuple(tuple(map(tuple, rank)) + ((),) * (most - len(rank)) for rank in partition))
 
 
-def differences(report: Report) -> dict[str, float | None]:
-    return {stage.stage: stage.max_abs_difference for stage in report.plans[0].stages}
+def audited(*files: str, cases: Sequence[str]) -> Audited:
+    reports = audit_many([FILES / f"{file}.py" for file in files], plan=[plan(case) for case in cases])
+    return {(file, each.name): each for file, report in zip(files, reports, strict=True) for each in report.plans}
+
+
+@pytest.fixture(scope="module")
+def on_two() -> Audited:
+    """Both rules on all partitions over two processes."""
+    return audited("linear_rank_means", "linear_clipped", cases=["A-01", "A-02", "A-04"])
+
+
+def differences(report: PlanReport) -> dict[str, float | None]:
+    return {stage.stage: stage.max_abs_difference for stage in report.stages}
 
 
 def expected(case: str) -> dict[str, Any]:
@@ -29,26 +45,35 @@ def expected(case: str) -> dict[str, Any]:
     return found
 
 
-def test_a_mean_over_each_rank_is_another_gradient_on_1_and_3_samples() -> None:
-    report, known = audited("linear_rank_means", "A-01"), expected("A-01")
+def test_a_mean_over_each_rank_is_another_gradient_on_1_and_3_samples(on_two: Audited) -> None:
+    report, known = on_two["linear_rank_means", "A-01"], expected("A-01")["max_abs_difference"]
     assert (report.verdict, report.first_difference, report.cause) == ("different", "gradient", "replica_equal")
     for stage in ("samples", "loss", "gradient", "parameters"):
-        assert differences(report)[stage] == pytest.approx(known["max_abs_difference"][stage], abs=1e-9), stage
+        assert differences(report)[stage] == pytest.approx(known[stage], abs=1e-9), stage
 
 
-def test_the_same_rule_is_not_found_out_on_equal_counts() -> None:
-    assert audited("linear_rank_means", "A-04").verdict == "same"
+def test_the_same_rule_is_not_found_out_on_equal_counts(on_two: Audited) -> None:
+    assert on_two["linear_rank_means", "A-04"].verdict == "same"
 
 
-def test_a_global_count_gives_the_same_update_in_unequal_parts() -> None:
-    report = audited("linear_clipped", "A-02")
-    assert report.verdict == "same", report
-    assert report.plans[0].reference is not None
-    assert report.plans[0].reference.norms == pytest.approx([expected("A-02")["one_process"]["norm"]], abs=1e-9)
+@pytest.mark.parametrize("case", ["A-01", "A-02", "A-04"])
+def test_a_global_count_gives_the_same_update_in_all_parts(on_two: Audited, case: str) -> None:
+    assert on_two["linear_clipped", case].verdict == "same"
+
+
+def test_every_process_finds_the_norm_of_the_whole_gradient(on_two: Audited) -> None:
+    report, known = on_two["linear_clipped", "A-02"], expected("A-02")
+    assert report.reference is not None
+    assert report.reference.norms == pytest.approx([known["one_process"]["norm"]], abs=1e-9)
+    for rank in report.ranks:
+        assert rank.norms == pytest.approx([known["P_processes"]["norm"]], abs=1e-9)
 
 
 def test_a_clip_in_every_microstep_is_another_gradient() -> None:
-    report, known = audited("linear_clipped_each_time", "A-03"), expected("A-03")
+    report, known = (
+        audited("linear_clipped_each_time", cases=["A-03"])["linear_clipped_each_time", "A-03"],
+        expected("A-03"),
+    )
     assert (report.verdict, report.first_difference, report.cause) == ("different", "gradient", "per_microbatch_clip")
     for stage in ("samples", "loss", "clipped_gradient", "parameters"):
         assert differences(report)[stage] == pytest.approx(known["max_abs_difference"][stage], abs=1e-9), stage

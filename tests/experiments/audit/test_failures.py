@@ -7,7 +7,7 @@ import pytest
 from experiments.audit import Report, audit_many
 
 FILES = Path(__file__).parent / "files"
-TIMEOUT = 12.0
+TIMEOUT = 15.0
 
 MESSAGES = {
     "build_returns_model_only": "build() must return (model, optimizer)",

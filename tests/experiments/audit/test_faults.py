@@ -38,6 +38,7 @@ FAULTS = (
     Fault("accumulate_multiplied", "accumulate", "scale", factor="K"),
     Fault("sum_hook_world_size", "sum_hook", "scale", factor="P"),
     Fault("raw_sum", "accumulate", "scale", factor="N/P"),
+    Fault("replicated_head_not_divided", "replicated_head", "scale", factor="P"),
     Fault("fsdp2_sum_over_n", "fsdp2", "scale", factor="1/P"),
     Fault("fsdp2_divided_again", "fsdp2", "scale", factor="1/K"),
     Fault("fsdp2_divide_factor_world_size", "fsdp2_divide_factor", "scale", factor="P"),
@@ -91,10 +92,13 @@ FAULTS = (
 
 RIGHT = sorted(
     {fault.right for fault in FAULTS}
-    | {"buffers", "checkpointed", "overflow_skipped", "parameter_groups", "tied_weights"}
+    | {"buffers", "checkpointed", "dropout_off", "overflow_skipped", "parameter_groups", "tied_weights"}
 )
 VACUOUS = ("empty_window_skipped", "fsdp2_never_synced", "fsdp2_old_optimizer", "nothing_reduced", "nothing_stepped")
 EVERYTHING_EVERYWHERE = "sampler_forgotten"
+REDUCED_AGAIN_AND_AGAIN = "manual_in_window"
+DROPOUT = "dropout"
+BATCH_NORM = "normalized_by_batch"
 STEPPED_ON_EMPTY = "empty_window_stepped"
 
 
@@ -102,7 +106,8 @@ STEPPED_ON_EMPTY = "empty_window_stepped"
 def reports(request: pytest.FixtureRequest) -> Reports:
     """The report of every file, from one launch of P processes."""
     processes, microbatches = request.param
-    names = [*(fault.wrong for fault in FAULTS), *RIGHT, *VACUOUS, STEPPED_ON_EMPTY, EVERYTHING_EVERYWHERE]
+    alone = (STEPPED_ON_EMPTY, EVERYTHING_EVERYWHERE, REDUCED_AGAIN_AND_AGAIN, DROPOUT)
+    names = [*(fault.wrong for fault in FAULTS), *RIGHT, *VACUOUS, *alone]
     files = [FILES / f"{name}.py" for name in names]
     return dict(zip(names, audit_many(files, processes=processes, microbatches=microbatches), strict=True))
 
@@ -134,3 +139,36 @@ def test_a_forgotten_sampler_is_the_same_update_at_p_times_the_work(reports: Rep
     (plan,) = reports[EVERYTHING_EVERYWHERE].plans
     assert plan.verdict == "same"
     assert any("every sample" in note["en"] for note in plan.notes), plan.notes
+
+
+def test_a_sum_over_ranks_that_is_summed_again_shows_in_the_weights(reports: Reports) -> None:
+    """With K microbatches the first one is multiplied by P another K - 1 times, the last one never."""
+    report = reports[REDUCED_AGAIN_AND_AGAIN]
+    assert (report.verdict, report.first_difference) == ("different", "gradient")
+    assert report.cause != "duplicated_samples"
+    (plan,) = report.plans
+    assert plan.finding is not None
+    assert plan.finding.weights is not None
+    processes, microbatches = report.settings.processes, report.settings.microbatches
+    for observed, right in zip(plan.finding.weights.observed, plan.finding.weights.expected, strict=True):
+        ratios = [found / wanted for found, wanted in zip(observed, right, strict=True)]
+        assert ratios == pytest.approx([processes ** (microbatches - 1 - k) for k in range(microbatches)], rel=1e-8)
+
+
+@pytest.mark.parametrize(("name", "feature"), [(DROPOUT, "dropout"), (BATCH_NORM, "BatchNorm1d")])
+def test_what_breaks_the_method_is_said(reports: Reports, name: str, feature: str) -> None:
+    (plan,) = reports[name].plans
+    assert plan.verdict == "different"
+    assert any(feature in limit["en"] and feature in limit["zh"] for limit in plan.limits), plan.limits
+
+
+def test_effective_weights_are_set_against_the_right_ones(reports: Reports) -> None:
+    """A mean of means weighs every microbatch 1/(P·K); right is the number of its valid tokens over all of them."""
+    report = reports["accumulate_means"]
+    (plan,) = report.plans
+    assert plan.finding is not None
+    assert plan.finding.weights is not None
+    cells = report.settings.processes * report.settings.microbatches
+    assert sum(plan.finding.weights.observed, ()) == pytest.approx([1 / cells] * cells, abs=1e-9)
+    counts = sum(plan.counts, ())
+    assert sum(plan.finding.weights.expected, ()) == pytest.approx([n / sum(counts) for n in counts], abs=1e-9)

@@ -6,7 +6,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 def step(ctx, model, optimizer, data):
     ddp = DistributedDataParallel(model)
-    (share,) = ctx.microbatches(data)
+    window = ctx.microbatches(data)
+    samples = sum(len(batch["x"]) for batch in window)
     optimizer.zero_grad()
-    (loss_sum(ddp, share) / len(share["x"])).backward()
+    for batch in window:
+        (loss_sum(ddp, batch) / samples).backward()
     optimizer.step()
