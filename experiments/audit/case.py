@@ -7,10 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.audit import compare
+from experiments.audit import compare, scales
 from experiments.audit.plans import Plan
 from experiments.audit.trace import Trace
 from experiments.audit.vectors import Array, Vectors
+
+COARSE = 5.0
+"""What a chain of roundings may add up to, in units of the tolerance."""
 
 Cell = tuple[int, ...]
 Basis = Callable[[Cell], Vectors]
@@ -28,6 +31,11 @@ class Case:
     atol: float
     folder: Path
     basis: Basis = field(repr=False)
+
+    @property
+    def near(self) -> float:
+        """Relative residual below which two gradients are proportional, and factors equal; more in coarser types."""
+        return max(1e-9, COARSE * self.atol)
 
     @property
     def processes(self) -> int:
@@ -52,6 +60,12 @@ class Case:
     def counts(self) -> Array:
         """n_rk of the plan, (P, K)."""
         return np.array([[self.count(cell) for cell in rank] for rank in padded(self.plan.cells)])
+
+    def named(self, factor: float) -> scales.Factor:
+        """A factor by its name in P, K, N and the loss scale."""
+        relative = max(scales.RELATIVE, self.near)
+        loss_scale = self.ranks[0].loss_scale
+        return scales.name(factor, self.processes, self.microbatches, self.weight, loss_scale, relative)
 
     @cached_property
     def clips_each_microbatch(self) -> bool:

@@ -35,7 +35,7 @@ CAUSES: dict[str, Cause] = {
             "应除以全局计数：平均归约之前用 P·S/N。",
         },
         "parallel-correctness#sec-denominator",
-        "replica_ledger?counts={counts}&scheme=replica_mean_then_ddp_mean",
+        "replica_ledger?counts={counts}&gradients={gradients}&scheme=replica_mean_then_ddp_mean",
     ),
     "microbatch_equal": Cause(
         {
@@ -44,7 +44,7 @@ CAUSES: dict[str, Cause] = {
             "zh": "每个微批次权重相同，与各自的 token 数无关：这是均值的均值。应把每个微批次的和除以整个窗口的计数。",
         },
         "first-difference#sec-weights",
-        "replica_ledger?counts={counts}&scheme=microstep_mean_div_K_then_ddp_mean",
+        "replica_ledger?counts={counts}&gradients={gradients}&scheme=microstep_mean_div_K_then_ddp_mean",
     ),
     "dropped_microbatch": Cause(
         {

@@ -36,6 +36,9 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     parser.add_argument("--atol", type=float, help=f"default: {usual.tolerance:g} for float64")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write the report for machines")
     parser.add_argument("--html", type=Path, metavar="OUT", help="write the report as a page")
+    parser.add_argument(
+        "--wiki", metavar="URL", help="where that page's links lead (default: SAMESTEP_BASE_URL)"
+    )
     parser.add_argument("--timeout", type=float, default=usual.timeout, help="seconds in which something has to move")
     parser.add_argument("--lang", choices=("en", "zh"), default=_language(), help="default: by LANG")
     parser.set_defaults(command=run)
@@ -76,12 +79,16 @@ def run(options: argparse.Namespace) -> int:
 def _show(report: Report, options: argparse.Namespace) -> int:
     stream = sys.stderr if report.verdict == "error" else sys.stdout
     print(printed(report, options.lang), file=stream)
-    if options.json:
-        options.json.write_text(as_json(report), "utf-8")
-    if options.html:
-        from experiments.audit import page
+    try:
+        if options.json:
+            options.json.write_text(as_json(report), "utf-8")
+        if options.html:
+            from experiments.audit import page  # templates are read only where they are wanted
 
-        page.write(report, options.html)
+            page.write(report, options.html, options.lang, options.wiki)
+    except OSError as error:
+        print(f"samestep-lab: the report could not be written: {error}", file=sys.stderr)
+        return 2
     return report.code
 
 

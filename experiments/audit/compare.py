@@ -117,8 +117,8 @@ def consumption(
         if field not in got:
             continue
         ratios = {digest: got[field][digest] / count for digest, count in expected[field].items()}
-        usual = Counter(ratio for ratio in ratios.values() if ratio).most_common(1)
-        times = usual[0][0] if usual else 1.0
+        frequent = Counter(ratio for ratio in ratios.values() if ratio)
+        times = min(frequent, key=lambda ratio: (-frequent[ratio], ratio), default=1.0)
         samples = {number: ratio / times for digest, ratio in ratios.items() for number in numbers[field][digest]}
         missing = tuple(sorted(number for number, ratio in samples.items() if ratio == 0))
         repeated = tuple(sorted((number, ratio) for number, ratio in samples.items() if ratio not in (0, 1)))

@@ -66,10 +66,10 @@ def _is_sum(case: Case, gradient: Vectors, cells: Sequence[Cell]) -> bool:
     usual = [case.count(cell) / (case.weight or 1.0) for cell in cells]
     equal = [float(bool(cell)) / len(cells) for cell in cells]
     for weights in (usual, equal):
-        if against.multiple(np.array(weights))[1] < reweighting.FITS:
+        if against.multiple(np.array(weights))[1] < reweighting.fitting(case.near):
             return True
     enough = gradient.numel > 2 * len(cells)
-    return enough and against.fit()[1] < reweighting.FITS
+    return enough and against.fit()[1] < reweighting.fitting(case.near)
 
 
 def _gathered(case: Case, found: dict[str, Difference | None]) -> Finding | None:
@@ -77,7 +77,7 @@ def _gathered(case: Case, found: dict[str, Difference | None]) -> Finding | None
     if loss is None or loss.there or got is None or case.processes == 1:
         return None
     gradient = found["gradient"]
-    rows = parameters.table(case.reference.gradient, got, gradient.allowed if gradient else 0.0)
+    rows = parameters.table(case.reference.gradient, got, gradient.allowed if gradient else 0.0, case.near)
     wrong = [row.name for row in rows if row.status not in ("same", "zero")]
     right = [row.name for row in rows if row.status == "same"]
     gathered = any("all_gather" in event or "all_to_all" in event for trace in case.ranks for event in trace.events)

@@ -73,7 +73,7 @@ def plan_report(case: Case) -> PlanReport:
         stages.listed(found, first),
         first,
         reason,
-        parameters.table(case.reference.gradient, case.gradient, gradient.allowed)
+        parameters.table(case.reference.gradient, case.gradient, gradient.allowed, case.near)
         if gradient is not None and case.gradient is not None
         else (),
         _log(case.reference),

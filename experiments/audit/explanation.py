@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from app.evidence import Text
-from experiments.audit import compare, norms, parameters, precision, scales
+from experiments.audit import compare, norms, parameters, precision
 from experiments.audit.case import Case
 from experiments.audit.compare import Difference
 from experiments.audit.gradients import explain_gradient, which_samples
@@ -165,11 +165,7 @@ def _norm(case: Case) -> Finding:
         sharded = not compare.replicas(case.ranks, "gradient", case.atol).there
         fault = norms.explain(expected[-1], found, case.reference.gradient, sharded)
     if fault is None:
-        factor = (
-            scales.name(found[0] / expected[-1], case.processes, case.microbatches, case.weight)
-            if expected[-1]
-            else None
-        )
+        factor = case.named(found[0] / expected[-1]) if expected[-1] else None
         named = f" ({factor.name}×)" if factor and factor.names else ""
         return unknown(
             case,
@@ -201,8 +197,8 @@ def _rows(values: Sequence[float]) -> str:
 def _clipped(case: Case) -> Finding:
     expected, found = case.reference.clipped_gradient, case.ranks[0].clipped_gradient
     factor, residual = parameters.common_factor(expected, found)
-    if residual < parameters.PROPORTIONAL:
-        named = scales.name(factor, case.processes, case.microbatches, case.weight)
+    if residual < case.near:
+        named = case.named(factor)
         return finding(
             case,
             "scale",

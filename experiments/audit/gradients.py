@@ -16,6 +16,23 @@ from experiments.audit.wording import finding, listing, unknown
 
 Found = dict[str, Difference | None]
 
+UNNAMED: dict[str, Text] = {
+    "unknown": {
+        "en": "The gradient is a re-weighting of the microbatches' gradients by no rule known here.",
+        "zh": "梯度是各微批次梯度的重新加权，但不是这里已知的规则。",
+    },
+    "reduced_again": {
+        "en": "What has been summed over the ranks is summed again after each later microbatch, so early ones "
+        "count P times "
+        "more. Reduce once, after the last backward of the window.",
+        "zh": "已在 rank 之间求和的梯度，在之后每个微批次又被求和一次，越早的微批次权重越大（每次 P 倍）。"
+        "应在窗口最后一次反向之后只归约一次。",
+    },
+}
+"""Rules for which there is no cause of their own."""
+
+COARSEST = 1e-3
+"""Relative rounding above which effective weights cannot be told apart."""
 BELOW_CROSS_TERMS = 1e-3
 """Relative error below which rounding is likelier than a missing term."""
 
@@ -33,7 +50,7 @@ def explain_gradient(case: Case, found: Found) -> Finding:
     if broken:
         return _not_finite(case, listing(broken))
     factor, residual = parameters.common_factor(expected, got)
-    if residual < parameters.PROPORTIONAL:
+    if residual < case.near:
         return scaled(case, factor)
     return (
         _reweighted(case)
@@ -62,6 +79,13 @@ def _not_finite(case: Case, which: str) -> Finding:
 
 
 def _limits_met(case: Case) -> tuple[Text, ...]:
+    if case.near > COARSEST:
+        return (
+            {
+                "en": "In so coarse a type effective weights cannot be told from rounding: audit in float64.",
+                "zh": "精度这么低的类型里，有效权重与舍入分不开：请用 float64 审计。",
+            },
+        )
     if "clip" in case.ranks[0].events or any(trace.norms for trace in case.ranks):
         return ()
     return (
@@ -74,7 +98,7 @@ def _limits_met(case: Case) -> tuple[Text, ...]:
 
 def scaled(case: Case, factor: float) -> Finding:
     """All parameters are off by one factor."""
-    named = scales.name(factor, case.processes, case.microbatches, case.weight, case.ranks[0].loss_scale)
+    named = case.named(factor)
     evidence: tuple[Text, ...] = ()
     if named.ambiguous:
         others = ", ".join(named.names)
@@ -97,12 +121,16 @@ def partly_scaled(case: Case) -> Finding | None:
     """
     got, expected = case.gradient, case.reference.gradient
     assert got is not None
-    rows = parameters.table(expected, got, case.atol * max(expected.scale, SMALL))
+    rows = parameters.table(expected, got, case.atol * max(expected.scale, SMALL), case.near)
     wrong = [row for row in rows if row.status not in ("same", "zero")]
     ratios = [row.ratio for row in wrong if row.status == "scaled" and row.ratio]
-    if not wrong or len(ratios) < len(wrong) or max(ratios) - min(ratios) > scales.RELATIVE * abs(ratios[0]):
+    if (
+        not wrong
+        or len(ratios) < len(wrong)
+        or max(ratios) - min(ratios) > max(scales.RELATIVE, case.near) * abs(ratios[0])
+    ):
         return None
-    named = scales.name(ratios[0], case.processes, case.microbatches, case.weight, case.ranks[0].loss_scale)
+    named = case.named(ratios[0])
     scalars = all(expected.size(row.name) == 1 for row in wrong)
     if not named.names or not (scalars or has_no_cross_terms(case)):
         return None
@@ -127,15 +155,17 @@ def reference_weights(case: Case, span: Span, cells: Sequence[Cell]) -> Array | 
     usual = np.array([case.count(cell) for cell in cells])
     usual = usual / (case.weight or 1.0)
     against = span.against(case.reference.gradient)
-    if against.residual(usual) < reweighting.FITS:
+    if against.residual(usual) < reweighting.fitting(case.near):
         return usual
     fitted, residual = against.fit()
-    return fitted if residual < reweighting.FITS and span.unique else None
+    return fitted if residual < reweighting.fitting(case.near) and span.unique else None
 
 
 def _reweighted(case: Case) -> Finding | None:
     got = case.gradient
     assert got is not None
+    if case.near > COARSEST:
+        return None
     for table in dict.fromkeys((case.cells, case.plan.cells)):
         rows = padded(table)
         cells = [cell for row in rows for cell in row]
@@ -144,7 +174,7 @@ def _reweighted(case: Case) -> Finding | None:
         if right is None:
             continue
         counts = np.array([float(len(cell)) for cell in cells])
-        rule = reweighting.explain(span.against(got), right, counts, case.processes)
+        rule = reweighting.explain(span.against(got), right, counts, case.processes, reweighting.fitting(case.near))
         if rule is not None:
             return _weights_finding(case, rule, right, rows)
     return None
@@ -164,22 +194,13 @@ def _weights_finding(case: Case, rule: Reweighting, right: Array, rows: list[lis
     evidence: tuple[Text, ...] = ()
     names: tuple[str, ...] = ()
     if abs(rule.factor - 1) > 1e-6 and rule.pattern in ("replica_equal", "microbatch_equal"):
-        named = scales.name(rule.factor, case.processes, case.microbatches, case.weight)
+        named = case.named(rule.factor)
         names = named.names
         evidence = (
             {"en": f"All weights are {named.name} times as large on top.", "zh": f"此外所有权重都是 {named.name} 倍。"},
         )
-    if rule.pattern == "unknown":
-        return finding(
-            case,
-            "unknown",
-            weights=weights,
-            evidence=evidence,
-            what={
-                "en": "The gradient is a re-weighting of the microbatches' gradients by no rule known here.",
-                "zh": "梯度是各微批次梯度的重新加权，但不是这里已知的规则。",
-            },
-        )
+    if rule.pattern in UNNAMED:
+        return finding(case, "unknown", weights=weights, evidence=evidence, what=UNNAMED[rule.pattern])
     return finding(case, rule.pattern, names=names, weights=weights, evidence=evidence, which=which)
 
 

@@ -8,8 +8,6 @@ import numpy as np
 from experiments.audit.compare import greatest, noise
 from experiments.audit.vectors import Vectors
 
-PROPORTIONAL = 1e-9
-
 
 @dataclass(frozen=True)
 class ParameterRow:
@@ -23,8 +21,8 @@ class ParameterRow:
     reference_norm: float
 
 
-def table(reference: Vectors, found: Vectors, allowed: float) -> tuple[ParameterRow, ...]:
-    """A row for every parameter that has a gradient in either."""
+def table(reference: Vectors, found: Vectors, allowed: float, near: float) -> tuple[ParameterRow, ...]:
+    """A row for every parameter with a gradient in either. `near`: relative residual of a tensor that is a multiple."""
     silent = set(noise(reference))
     rows = []
     for name in dict.fromkeys([*reference, *found]):
@@ -40,7 +38,7 @@ def table(reference: Vectors, found: Vectors, allowed: float) -> tuple[Parameter
             status, ratio = ("zero" if apart <= allowed else "different"), None
         elif apart <= allowed:
             status = "same"
-        elif ratio is not None and float(np.linalg.norm(got - ratio * expected)) <= PROPORTIONAL * np.sqrt(square):
+        elif ratio is not None and float(np.linalg.norm(got - ratio * expected)) <= near * np.sqrt(square):
             status = "scaled"
         norm = float(np.linalg.norm(got)) if isfinite(apart) else float("nan")
         rows.append(ParameterRow(name, status, ratio, apart, norm, float(np.sqrt(square))))

@@ -1,5 +1,6 @@
 """A report as text: one line to act on, then the evidence."""
 
+import unicodedata
 from collections.abc import Iterator
 from typing import Literal
 
@@ -60,7 +61,8 @@ def _plan(plan: PlanReport, language: Language) -> Iterator[str]:
         amount = "" if stage.max_abs_difference is None else f"{stage.max_abs_difference:.3g}"
         worst = ", ".join(name for name, _ in stage.worst[:3])
         status = STATUSES[stage.status][language]
-        yield f"    {STAGES[stage.stage][language]:<18}{amount:>10}  {status}{f'  ({worst})' if worst else ''}"
+        name = _padded(STAGES[stage.stage][language], 18)
+        yield f"    {name}{amount:>10}  {status}{f'  ({worst})' if worst else ''}"
     for rank in plan.ranks if plan.verdict != "same" else ():
         yield f"    rank {rank.rank}: {' · '.join(rank.events)}"
     for text in (*plan.limits, *plan.notes):
@@ -83,4 +85,10 @@ def _weights(weights: Weights, language: Language) -> Iterator[str]:
         ({"en": "right weights", "zh": "正确权重"}, weights.expected),
     ):
         rows = " | ".join("  ".join(f"{round(weight, 6) + 0.0:.6f}" for weight in row) for row in table)
-        yield f"  {name[language]:<20}{rows}"
+        yield f"  {_padded(name[language], 20)}{rows}"
+
+
+def _padded(text: str, columns: int) -> str:
+    """Fill up to so many columns of a terminal: a Chinese character takes two."""
+    taken = sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text)
+    return text + " " * (columns - taken)

@@ -39,6 +39,9 @@ LONG = timedelta(hours=24)
 
 REFERENCE = "reference on one process"
 
+PEER_GONE = ("closed by peer", "reset by peer")
+"""What Gloo says on a rank that waits for one that has ended."""
+
 Tell = Callable[[int, str], None]
 
 
@@ -158,7 +161,10 @@ def join(job: Job, rank: int, size: int, show: Callable[[Report], int]) -> NoRet
     try:
         work(job, rank, size, "env://", timeout, tell, everywhere=True)
     except ReaderError as error:
+        shutil.rmtree(job.folder, ignore_errors=True)
         failure = Failure(error.message, rank, current["doing"], error.own_traceback)
+        if any(each in error.message for each in PEER_GONE):
+            failure = Failure("lost its connection to another rank; that one says why", rank, current["doing"])
         print(f"samestep-lab: {failure}", file=sys.stderr)
         end(2)
     if rank > 0:

@@ -162,7 +162,7 @@ def as_json(report: Report) -> str:
         "weight": report.weight,
         "parameters": report.parameters,
         "processes": report.settings.ranks,
-        "microbatches": report.settings.microbatches,
+        "microbatches": report.settings.cells,
         "backend": report.settings.backend,
         "dtype": report.settings.dtype,
         "atol": report.settings.tolerance,

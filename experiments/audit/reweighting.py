@@ -18,6 +18,8 @@ DENSE = 1_000_000
 """Numbers of a gradient up to which the whole basis is held in memory."""
 FITS = 1e-8
 """Greatest relative residual of a fit."""
+SAME_WEIGHT = 1e-6
+"""Relative difference up to which two weights are the same."""
 CONDITION = 1e-13
 """Smallest eigenvalue of the Gram matrix, relative to the greatest, with which weights are told apart."""
 
@@ -108,7 +110,12 @@ class Reweighting:
     cells: tuple[int, ...] = ()
 
 
-def explain(against: Against, right: Array, counts: Array, ranks: int) -> Reweighting | None:
+def fitting(near: float) -> float:
+    """Greatest relative residual of a fit, where gradients that are proportional within `near` count as equal."""
+    return max(FITS, near)
+
+
+def explain(against: Against, right: Array, counts: Array, ranks: int, fits: float = FITS) -> Reweighting | None:
     """The first rule that gives the gradient, or unnamed weights if they are unique; None if it is no re-weighting.
 
     right   w_c, weights of the reference
@@ -116,12 +123,12 @@ def explain(against: Against, right: Array, counts: Array, ranks: int) -> Reweig
     """
     for pattern, weights in _patterns(right, counts, ranks):
         factor, residual = against.multiple(weights)
-        if residual < FITS:
+        if residual < fits:
             return Reweighting(pattern, factor * weights, factor)
     weights, residual = against.fit()
-    if residual < FITS and against.span.unique:
-        return _named_by_ratio(weights, right)
-    return _single_cells(against, right)
+    if residual < fits and against.span.unique:
+        return _named_by_ratio(weights, right, max(SAME_WEIGHT, 100 * fits))
+    return _single_cells(against, right, fits)
 
 
 def _patterns(right: Array, counts: Array, ranks: int) -> Iterator[tuple[str, Array]]:
@@ -136,19 +143,22 @@ def _patterns(right: Array, counts: Array, ranks: int) -> Iterator[tuple[str, Ar
     yield "microbatch_equal", (present / present.size).ravel()
     yield "microbatch_equal", alone.ravel()
     yield "microbatch_equal", within.ravel()
+    if ranks > 1 and table.shape[1] > 1:
+        yield "reduced_again", (table * float(ranks) ** np.arange(table.shape[1])[::-1]).ravel()
 
 
-def _named_by_ratio(weights: Array, right: Array) -> Reweighting:
+def _named_by_ratio(weights: Array, right: Array, close: float) -> Reweighting:
     """Compare cell by cell with the reference's weights: dropped (0) and repeated (2, 3, …) ones have a name."""
     used = np.flatnonzero(right)
     ratios = weights[used] / right[used]
-    dropped = [int(cell) for cell, ratio in zip(used, ratios, strict=True) if abs(ratio) < 1e-6]
-    kept = ratios[np.abs(ratios) >= 1e-6]
+    dropped = [int(cell) for cell, ratio in zip(used, ratios, strict=True) if abs(ratio) < close]
+    kept = ratios[np.abs(ratios) >= close]
     if not len(kept):
         return Reweighting("dropped_microbatch", weights, 0.0, tuple(dropped))
     least = float(np.min(np.abs(kept))) * float(np.sign(kept[0]))
     times = kept / least
-    if np.all(np.abs(times - np.round(times)) < 1e-6) and float(np.max(times)) <= max(8, len(right)):
+    often = np.unique(np.round(times))
+    if np.all(np.abs(times - np.round(times)) < close) and len(often) <= 2 and often[-1] <= max(8, len(right)):
         repeated = [int(cell) for cell, ratio in zip(used, ratios, strict=True) if ratio / least > 1.5]
         if dropped:
             return Reweighting("dropped_microbatch", weights, least, tuple(dropped))
@@ -157,7 +167,7 @@ def _named_by_ratio(weights: Array, right: Array) -> Reweighting:
     return Reweighting("unknown", weights)
 
 
-def _single_cells(against: Against, right: Array) -> Reweighting | None:
+def _single_cells(against: Against, right: Array, fits: float) -> Reweighting | None:
     """Too few parameters to solve for the weights: try what is left when cells are dropped or one is repeated."""
     used = [int(cell) for cell in np.flatnonzero(right)]
     for many in range(1, len(used)):
@@ -165,7 +175,7 @@ def _single_cells(against: Against, right: Array) -> Reweighting | None:
             weights = right.copy()
             weights[list(cells)] = 0.0
             for factor in (1.0, 1.0 / float(weights.sum() / right.sum())):
-                if against.residual(factor * weights) < FITS:
+                if against.residual(factor * weights) < fits:
                     return Reweighting("dropped_microbatch", factor * weights, factor, cells)
         if many >= 2 and len(used) > 8:
             break
@@ -173,6 +183,6 @@ def _single_cells(against: Against, right: Array) -> Reweighting | None:
         for times in (2, 3):
             weights = right.copy()
             weights[cell] *= times
-            if against.residual(weights) < FITS:
+            if against.residual(weights) < fits:
                 return Reweighting("duplicated_samples", weights, 1.0, (cell,))
     return None

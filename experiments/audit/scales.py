@@ -47,10 +47,17 @@ def expressions(processes: int, microbatches: int, weight: float, loss_scale: fl
     return found
 
 
-def name(value: float, processes: int, microbatches: int, weight: float, loss_scale: float | None = None) -> Factor:
+def name(
+    value: float,
+    processes: int,
+    microbatches: int,
+    weight: float,
+    loss_scale: float | None = None,
+    relative: float = RELATIVE,
+) -> Factor:
     """The factor with every expression that has its value."""
     candidates = expressions(processes, microbatches, weight, loss_scale)
-    fitting = [each for each, number in candidates.items() if abs(value / number - 1) < RELATIVE]
+    fitting = [each for each, number in candidates.items() if abs(value / number - 1) < relative]
     simplest = min((_symbols(each) for each in fitting), default=0)
     return Factor(value, tuple(each for each in fitting if _symbols(each) == simplest))
 

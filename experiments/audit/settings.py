@@ -50,6 +50,11 @@ class Settings:
         """How many processes there are to be."""
         return self.processes if isinstance(self.plan, str) else len(self.plan[0].cells)
 
+    @property
+    def cells(self) -> int:
+        """How many microbatches every rank is to have."""
+        return self.microbatches if isinstance(self.plan, str) else max(len(rank) for rank in self.plan[0].cells)
+
     def plans(self, samples: int) -> list[Plan]:
         """The plans for so many samples; raises plans.TooFewSamplesError."""
         if isinstance(self.plan, str):

@@ -55,6 +55,12 @@ def _addresses(case: Case) -> dict[str, object]:
         "P": case.processes,
         "K": case.microbatches,
         "counts": ";".join(",".join(f"{count:g}" for count in row) for row in case.counts),
+        "gradients": ";".join(",".join(_first_cell_only(r, len(row))) for r, row in enumerate(case.counts)),
         "reference_norm": f"{reference.norm:.6g}" if reference else "",
         "observed_norm": f"{case.gradient.norm:.6g}" if case.gradient else "",
     }
+
+
+def _first_cell_only(rank: int, microbatches: int) -> list[str]:
+    """Gradients of a rank: 1 in the very first cell, 0 elsewhere, so that a ledger's sum is that cell's weight."""
+    return ["1" if (rank, k) == (0, 0) else "0" for k in range(microbatches)]

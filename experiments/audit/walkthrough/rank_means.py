@@ -19,5 +19,5 @@ def step(ctx: Any, model: nn.Module, optimizer: torch.optim.Optimizer, data: dic
     optimizer.zero_grad()
     for batch in window:
         loss_sum = cross_entropy(ddp(batch["x"]), batch["y"], reduction="sum")
-        (loss_sum / count).backward()
+        (loss_sum / count).backward()  # type: ignore[no-untyped-call]
     optimizer.step()

@@ -49,7 +49,11 @@ FRAMEWORKS: dict[str, Framework] = {
             "transformers",
             "transformers Trainer",
             ("transformers", "accelerate"),
-            (Release(("transformers==4.50.3", "accelerate==1.5.2"), hidden=("datasets",)),),
+            (
+                Release(("transformers==4.57.1", "accelerate==1.10.1"), hidden=("datasets",)),
+                Release(("transformers==4.53.3", "accelerate==1.8.1"), hidden=("datasets",)),
+                Release(("transformers==4.50.3", "accelerate==1.5.2"), hidden=("datasets",)),
+            ),
         ),
         Framework("accelerate", "accelerate", ("accelerate",)),
         Framework("trl", "TRL SFTTrainer", ("trl", "transformers", "accelerate")),

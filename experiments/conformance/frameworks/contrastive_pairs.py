@@ -20,7 +20,7 @@ WIDTH = 8
 LOG_SCALE = math.log(1 / 0.07)
 """CLIP's temperature at the start of training."""
 Loss = Callable[[Tensor, Tensor, Mapping[str, Tensor]], Tensor]
-"""(queries [n, WIDTH], documents [n, WIDTH], scalars by group) → loss; embeddings of length 1, pairs in the same row."""
+"""(queries [n, WIDTH], documents [n, WIDTH], scalars by group) → loss. Embeddings have length 1, pairs share a row."""
 Parts = Sequence[Sequence[int]]
 """Pairs that are each other's negatives, part by part: the reference is the mean of the loss over the parts."""
 
@@ -111,9 +111,7 @@ def all_directions(queries: Tensor, documents: Tensor, scale: Tensor | float) ->
 
     The logits of pair i are its own, those of query i and of document i with the others' queries and documents.
     """
-    count = len(queries)
-    others = torch.eye(count, dtype=queries.dtype) * -torch.inf
-    others[others.isnan()] = 0.0
+    others = torch.zeros(len(queries), len(queries), dtype=queries.dtype).fill_diagonal_(-torch.inf)
     across = scale * queries @ documents.T
     within = [scale * texts @ texts.T + others for texts in (queries, documents)]
     logits = torch.cat([across, across.T, *within], dim=1)

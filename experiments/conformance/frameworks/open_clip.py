@@ -8,8 +8,6 @@ from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from experiments.conformance.adapter import Contrastive, Setting
 from experiments.conformance.frameworks import contrastive_pairs
 from experiments.conformance.frameworks.contrastive_pairs import LOG_SCALE
@@ -58,7 +56,7 @@ SETTINGS = (
         {"zh": "ClipLoss，gather_with_grad", "en": "ClipLoss, gather_with_grad"},
         {
             "zh": "收集嵌入时保留梯度：别的卡上的梯度相加后传回来，DDP 的平均正好抵消重复计算。",
-            "en": "Gathered embeddings keep their gradients: those of all ranks are summed on the way back, and DDP's "
+            "en": "Gathered embeddings keep their gradients, which are summed over the ranks on the way back; DDP's "
             "average undoes that every rank computed the same loss.",
         },
         {"pairs": "full_batch"},
@@ -68,9 +66,11 @@ SETTINGS = (
         "clip_local_loss",
         {"zh": "ClipLoss，local_loss，不带 gather_with_grad", "en": "ClipLoss, local_loss without gather_with_grad"},
         {
-            "zh": "每张卡只算自己那几行，收集来的嵌入是常数：作为负例的那一半梯度丢了，编码器的方向是错的。",
-            "en": "Every rank computes only its own rows, and gathered embeddings are constants: what an embedding "
-            "should hear as somebody else's negative is lost, and encoders get a wrong direction.",
+            "zh": "每张卡只算自己那几行，收集来的嵌入连自己的那份都是常数：嵌入作为正例和负例被别人比较时"
+            "该得的梯度全丢了，编码器的方向是错的。",
+            "en": "Every rank computes only its own rows, and all gathered embeddings are constants, its own copies "
+            "too: what an embedding should hear as others' positive or negative is lost, and encoders get a wrong "
+            "direction.",
         },
         {"pairs": {"query": None, "document": None, "temperature": 1.0}},
         labels=LABELS,
@@ -79,7 +79,8 @@ SETTINGS = (
         "clip_local_loss_gather_with_grad",
         {"zh": "ClipLoss，local_loss 加 gather_with_grad", "en": "ClipLoss, local_loss with gather_with_grad"},
         {
-            "zh": "每张卡只算自己那几行，梯度传回各自的主人：与整批相同。各卡对数不等时 Gloo 会中止进程，所以要 drop_last。",
+            "zh": "每张卡只算自己那几行，梯度传回各自的主人：与整批相同。各卡对数不等时 Gloo 会中止进程，"
+            "所以要丢掉最后不满的批次。",
             "en": "Every rank computes only its own rows, and gradients return to their owners: the full batch. With "
             "unequal numbers of pairs Gloo aborts the process, so the loader has to drop the last batch.",
         },

@@ -24,7 +24,8 @@ SETTINGS = tuple(
             name,
             {"zh": f"{kind.__name__}，efficient=False（默认）", "en": f"{kind.__name__}, efficient=False (default)"},
             {
-                "zh": "每张卡都算所有嵌入的损失再乘以 P，梯度只流回自己的嵌入；DDP 的平均把 P 抵消。报告的损失大 P 倍。",
+                "zh": "每张卡都算所有嵌入的损失再乘以 P，梯度只流回自己的嵌入；DDP 的平均把 P 抵消。"
+                "报告的损失因此大 P 倍。",
                 "en": "Every rank computes the loss of all embeddings times P, whose gradient reaches its own; DDP's "
                 "average takes the P away again. The loss that is reported is P times too large.",
             },
@@ -34,9 +35,9 @@ SETTINGS = tuple(
             f"{name}{EFFICIENT}",
             {"zh": f"{kind.__name__}，efficient=True", "en": f"{kind.__name__}, efficient=True"},
             {
-                "zh": "每张卡只以自己的嵌入为锚，收集来的嵌入是常数，却仍乘以 P：大约大 P 倍，方向也不同。",
+                "zh": "每张卡只以自己的嵌入为锚，收集来的嵌入是常数，损失却仍乘以 P：梯度偏大，方向也不同。",
                 "en": "Only a rank's own embeddings are anchors and gathered ones are constants, and still the loss "
-                "is multiplied by P: about P times too large, and another direction as well.",
+                "is multiplied by P: the gradient is too large, and has another direction as well.",
             },
             {"pairs": {"query": None, "document": None}},
         ),

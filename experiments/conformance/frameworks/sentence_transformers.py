@@ -10,6 +10,7 @@ from sentence_transformers.sentence_transformer.losses import (
 )
 from torch import Tensor, nn
 
+from app.evidence import Text
 from experiments.conformance.adapter import Contrastive, Setting
 from experiments.conformance.frameworks import contrastive_pairs, tiny_bert
 from experiments.conformance.frameworks.tiny_bert import SCALE
@@ -23,7 +24,7 @@ LOSSES: dict[str, tuple[Callable[..., Any], Callable[[Tensor, Tensor, float], Te
 }
 """The library's loss, and the same from its definition, by the first word of a setting."""
 ANOTHER = {"query": None, "document": None}
-GATHERED = {
+GATHERED: Text = {
     "zh": "gather_across_devices=True：别的卡上的嵌入连同梯度一起收集，每张卡算自己那几行。",
     "en": "gather_across_devices=True: embeddings of all ranks are gathered with their gradients, and every rank "
     "computes its own rows.",
@@ -104,8 +105,8 @@ SETTINGS = (
         {"zh": "Trainer，跨卡收集", "en": "Trainer, gathered"},
         {
             "zh": "累积 1 步时与整批相同；累积两步时，参照是整个窗口 12 对互为负例的一个损失：累积不会带来更多负例。",
-            "en": "Without accumulation it is the full batch. With two micro-batches the reference is one loss in which "
-            "all 12 pairs of the window are each other's negatives: accumulation adds no negatives.",
+            "en": "Without accumulation it is the full batch. With two micro-batches the reference is one loss in "
+            "which all 12 pairs of the window are each other's negatives: accumulation adds no negatives.",
         },
         {"pairs": "full_batch", "pairs_accumulated": {"encoder": None}},
     ),
@@ -143,9 +144,10 @@ SETTINGS = (
             "en": "MultipleNegativesRankingLoss, gathered, unequal ranks",
         },
         {
-            "zh": "收集要求各卡的形状相同；对数不等时 Gloo 会中止进程，所以要 dataloader_drop_last=True。",
-            "en": "Gathering needs equal shapes on all ranks; with unequal numbers of pairs Gloo aborts the process, "
-            "so training needs dataloader_drop_last=True.",
+            "zh": "收集要求各卡的形状相同；对数不等时 Gloo 会中止进程。Trainer 在 DDP 下自己打开 "
+            "dataloader_drop_last；自己写的循环也要丢掉不满的批次。",
+            "en": "Gathering needs equal shapes on all ranks; with unequal numbers of pairs Gloo aborts the process. "
+            "Under DDP the Trainer turns dataloader_drop_last on by itself; a loop of one's own has to do the same.",
         },
         {"pairs_unequal": "aborts"},
     ),

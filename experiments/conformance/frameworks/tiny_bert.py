@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from datasets import Dataset
+from safetensors.torch import save_file
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from sentence_transformers.sentence_transformer.losses import (
     CachedMultipleNegativesRankingLoss,
@@ -46,7 +47,7 @@ def train(scenario: Scenario, *, gather: bool, cached: bool, by_microbatch: bool
     """
     process_group()
     tiny_llama.forget()
-    model, bert, ids = encoder(), BertModel.from_pretrained(FOLDER).double(), texts(scenario.total)
+    model, bert, ids = encoder(), bare(), texts(scenario.total)
     if cached:
         loss = CachedMultipleNegativesRankingLoss(model, mini_batch_size=2, gather_across_devices=gather)
     else:
@@ -112,17 +113,24 @@ def words(ids: Tensor) -> list[str]:
     return [" ".join(f"w{word}" for word in text) for text in ids.tolist()]
 
 
+def bare() -> BertModel:
+    """The same weights each time; without the pooler, which no sentence embedding uses."""
+    torch.manual_seed(0)
+    return BertModel(config(), add_pooling_layer=False).double()
+
+
 def encoder() -> SentenceTransformer:
+    """The same BERT with the mean over positions, loaded from a folder, as the library wants it."""
     save()
-    transformer = Transformer(FOLDER)
-    return SentenceTransformer(modules=[transformer, Pooling(config().hidden_size)], device="cpu").double()
+    transformer = Transformer(FOLDER, model_kwargs={"add_pooling_layer": False, "dtype": torch.float64})
+    return SentenceTransformer(modules=[transformer, Pooling(config().hidden_size)], device="cpu")
 
 
 @cache
 def save() -> None:
-    """Weights and tokenizer as a folder of this process, since the library loads from one; the same weights each time."""
-    torch.manual_seed(0)
-    BertModel(config(), add_pooling_layer=False).save_pretrained(FOLDER)
+    """Configuration, weights and tokenizer for this process. `save_pretrained` of a model writes on rank 0 only."""
+    config().save_pretrained(FOLDER)
+    save_file(bare().state_dict(), f"{FOLDER}/model.safetensors", metadata={"format": "pt"})
     vocabulary = {word: id for id, word in enumerate([*SPECIAL, *(f"w{id}" for id in range(FIRST, VOCABULARY))])}
     tokenizer = Tokenizer(WordLevel(vocabulary, unk_token=SPECIAL[1]))
     tokenizer.pre_tokenizer = WhitespaceSplit()

@@ -1,0 +1,80 @@
+"""Faults of earlier releases that were found and fixed upstream, and in which measurement this lab sees each of them.
+
+They are its positive controls: what measures nothing wrong anywhere proves little. Every one names the measurement in
+which the older release and the pinned one differ, and the public thread where it was fixed.
+"""
+
+from dataclasses import dataclass
+
+from app.evidence import Text
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`version`: a release that has it, listed in `frameworks`; `url`: the change that ended it, or its report."""
+
+    framework: str
+    version: str
+    setting: str
+    scenario: str
+    url: str
+    title: Text
+
+
+FAULTS = (
+    Fault(
+        "transformers",
+        "4.57.1",
+        "first_label",
+        "B",
+        "https://github.com/huggingface/transformers/pull/46204",
+        {
+            "zh": "位置 0 的标签没有 token 预测，却被数进了分母",
+            "en": "labels at position 0, which no token predicts, were counted",
+        },
+    ),
+    Fault(
+        "transformers",
+        "4.50.3",
+        "default",
+        "B",
+        "https://github.com/huggingface/transformers/pull/39395",
+        {
+            "zh": "默认只按本卡的标签数取平均，各卡之间再平均",
+            "en": "by default every rank divided by its own count of labels",
+        },
+    ),
+    Fault(
+        "transformers",
+        "4.50.3",
+        "average_on",
+        "D",
+        "https://github.com/huggingface/transformers/issues/36297",
+        {
+            "zh": "不满的最后一窗没有更新，它的 token 被丢掉",
+            "en": "a partial last window was not stepped: its tokens were dropped",
+        },
+    ),
+    Fault(
+        "transformers",
+        "4.53.3",
+        "no_kwargs",
+        "D",
+        "https://github.com/huggingface/transformers/pull/39659",
+        {
+            "zh": "不满的最后一窗仍除以配置的累积步数",
+            "en": "a partial last window was divided by the accumulation steps as configured",
+        },
+    ),
+    Fault(
+        "deepspeed",
+        "0.18.9",
+        "zero1_bf16",
+        "B",
+        "https://github.com/deepspeedai/DeepSpeed/pull/7985",
+        {
+            "zh": "bf16、梯度以 fp32 累积时，最后一个微批没有参加归约",
+            "en": "in bf16 with fp32 accumulation the last micro-batch missed the reduction",
+        },
+    ),
+)
