@@ -27,6 +27,14 @@ def pytest_runtest_makereport() -> Generator[None, Any, Any]:
     return report
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Two workers share the tests file by file; a folder whose tests share one browser or one run stays together."""
+    for item in items:
+        place = item.path.relative_to(ROOT / "tests")
+        together = place.parts[0] if place.parts[0] in ("browser", "experiments") else str(place)
+        item.add_marker(pytest.mark.xdist_group(together))
+
+
 @pytest.fixture(scope="session")
 def client() -> Iterator[TestClient]:
     """The application in this process."""

@@ -88,7 +88,11 @@ def double(query: Any) -> DoubleView:
     return DoubleView(twice=float(2 * query.x))
 
 
-DOUBLE = Calculator("double", Inputs, DoubleQuery, DoubleView, DoubleView, double, double)
+def double_of(inputs: Any, scheme: str | None = None) -> DoubleView:
+    return double(inputs)
+
+
+DOUBLE = Calculator("double", Inputs, DoubleQuery, DoubleView, DoubleView, double, double_of, double)
 
 
 class Folder:
