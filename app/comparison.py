@@ -12,10 +12,11 @@ DEFAULT_TOLERANCE = {"rtol": 1e-9, "atol": 1e-12}
 
 @dataclass(frozen=True)
 class Leaf:
-    """One value of nested JSON, by its dotted path."""
+    """One value of nested JSON, by its dotted path; `reason` is what the innermost object around it gives as one."""
 
     path: str
     value: Any
+    reason: str | None = None
 
 
 @dataclass(frozen=True)
@@ -40,16 +41,17 @@ class Comparison:
     atol: float
 
 
-def leaves(value: Any, path: str = "") -> Iterator[Leaf]:
+def leaves(value: Any, path: str = "", reason: str | None = None) -> Iterator[Leaf]:
     """Every value of nested JSON; an empty list or object is a value of its own."""
     if isinstance(value, Mapping) and value:
+        reason = value.get("reason") or reason
         for name, entry in value.items():
-            yield from leaves(entry, f"{path}.{name}" if path else str(name))
+            yield from leaves(entry, f"{path}.{name}" if path else str(name), reason)
     elif isinstance(value, list) and value:
         for i, entry in enumerate(value):
-            yield from leaves(entry, f"{path}.{i}" if path else str(i))
+            yield from leaves(entry, f"{path}.{i}" if path else str(i), reason)
     else:
-        yield Leaf(path, value)
+        yield Leaf(path, value, reason)
 
 
 def compare(expected: Any, view: Result, tolerance: Mapping[str, float]) -> Comparison:

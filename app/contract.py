@@ -39,7 +39,7 @@ NonFinite = Literal["inf", "-inf", "nan"]
 
 _NUMBER = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?"
 _NUMBER_RE = re.compile(_NUMBER)
-_RATIO_RE = re.compile(r"([+-]?[0-9]{1,18})\s*/\s*([0-9]{1,18})")
+_RATIO_RE = re.compile(r"([+-]?[0-9]{1,100})\s*/\s*([0-9]{1,100})")
 _MAX_LENGTH = 400
 _SHORT = 24
 _LARGEST = Fraction(1.7976931348623157e308)
@@ -243,7 +243,7 @@ def numbers_in_json(rows: Iterable[Iterable[Fraction]]) -> list[list[int | float
 
 _TEXT_SCHEMA = {
     "type": "string",
-    "pattern": rf"^({_NUMBER}|[+-]?[0-9]{{1,18}}/[0-9]{{1,18}})$",
+    "pattern": rf"^({_NUMBER}|[+-]?[0-9]{{1,100}}/[0-9]{{1,100}})$",
     "maxLength": _MAX_LENGTH,
 }
 

@@ -61,8 +61,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app = FastAPI(
         title="SameStep",
         version=__version__,
-        description="Every calculator of the wiki, as JSON and CSV. In place of a panel's fields, GET also takes a whole "
-        "body, one parameter a field: `body.FIELD=VALUE`, where VALUE is JSON, a number, a word or rows such as "
+        description="Every calculator of the wiki, as JSON and CSV. In place of a panel's fields, GET also takes a "
+        "whole body, one parameter a field: `body.FIELD=VALUE`, where VALUE is JSON, a number, a word or rows such as "
         "`2,3;8,0`; `scheme` names the scheme shown.",
         servers=[{"url": settings.root_path}] if settings.root_path else None,
         docs_url=None,

@@ -79,7 +79,6 @@ def environment(templates: Path, asset_url: Callable[[str], str], root_path: str
         brief=brief,
         reason=reason_words,
         replica=replica_name,
-        number_rows=number_rows,
         zip=zip,
         asset=asset_url,
         url=lambda path: root + path,
@@ -111,22 +110,6 @@ def reason_words(code: str, lang: Lang) -> str:
     """A reason code in words; a code that is not in the list is shown as it is."""
     words = REASONS.get(code)
     return code if words is None else words[lang != "zh"]
-
-
-def number_rows(numbers: Iterable[Leaf]) -> Markup:
-    """Rows of a table, path and value, of any JSON values: in one go, for there are up to a thousand of them."""
-    rows = []
-    for leaf in numbers:
-        path = escape(leaf.path)
-        if leaf.value is None:
-            shown = f'<span class="undefined" data-field="{path}">–</span>'
-        else:
-            text = leaf.value if isinstance(leaf.value, str) else json.dumps(leaf.value)
-            exact = escape(text)
-            value = number(leaf.value) if isinstance(leaf.value, float) else text
-            shown = f'<data data-field="{path}" data-value="{exact}" value="{exact}">{escape(value)}</data>'
-        rows.append(f'<tr><th scope="row"><code>{path}</code></th><td>{shown}</td></tr>')
-    return Markup("\n".join(rows))
 
 
 def replica_name(index: int) -> str:
@@ -172,7 +155,7 @@ def out(lang: Lang, view: object, path: str, signed: bool = False) -> Markup:
     if isinstance(value, float | int) and not isinstance(value, bool):
         return _data(path, repr(value), number(value, signed))
     if value is None:
-        return _missing(lang, view, path)
+        return _missing(lang, path, _reason(view, path))
     if isinstance(value, str):
         return _data(path, value, number(value, signed))
     if isinstance(value, bool):
@@ -187,13 +170,27 @@ def _data(path: str, exact: str, shown: str) -> Markup:
     return Markup(f'<data data-field="{path}" data-value="{exact}" value="{exact}">{escape(shown)}</data>')
 
 
-def _missing(lang: Lang, view: object, path: str) -> Markup:
-    reason = _reason(view, path)
+def _missing(lang: Lang, path: str, reason: str | None) -> Markup:
     why = (
         Markup("") if reason is None else Markup(' <small class="reason">{}</small>').format(reason_words(reason, lang))
     )
     word = "不可用" if lang == "zh" else "undefined"
     return Markup('<span class="undefined" data-field="{}">{}{}</span>').format(path, word, why)
+
+
+def number_rows(lang: Lang, numbers: Iterable[Leaf]) -> Markup:
+    """Rows of a table, path and value, of any JSON values: in one go, for there are hundreds of them."""
+    return Markup("\n").join(
+        Markup('<tr><th scope="row"><code>{}</code></th><td>{}</td></tr>').format(leaf.path, _leaf(lang, leaf))
+        for leaf in numbers
+    )
+
+
+def _leaf(lang: Lang, leaf: Leaf) -> Markup:
+    if leaf.value is None:
+        return _missing(lang, leaf.path, leaf.reason)
+    text = leaf.value if isinstance(leaf.value, str) else json.dumps(leaf.value)
+    return _data(leaf.path, text, number(leaf.value) if isinstance(leaf.value, float) else text)
 
 
 def _step(node: Any, key: str) -> Any:
@@ -226,7 +223,7 @@ def _vector(value: Sequence[Any], signed: bool) -> str:
 _FLAGS: dict[Lang, tuple[str, str]] = {"zh": ("否", "是"), "en": ("no", "yes")}
 
 _IN_LANGUAGE: dict[Lang, dict[str, Any]] = {
-    "zh": {"t": lambda zh, en: zh, "out": partial(out, "zh")},
-    "en": {"t": lambda zh, en: en, "out": partial(out, "en")},
+    "zh": {"t": lambda zh, en: zh, "out": partial(out, "zh"), "number_rows": partial(number_rows, "zh")},
+    "en": {"t": lambda zh, en: en, "out": partial(out, "en"), "number_rows": partial(number_rows, "en")},
 }
 """What templates find under these names, by language."""

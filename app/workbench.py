@@ -88,10 +88,13 @@ class Shown:
         return found[:_LISTED], len(found)
 
     def body(self) -> BodyState | None:
-        """The state as a body; None where it is refused or was too long to keep."""
+        """The state as a body; None where it is refused, was too long to keep, or has numbers that no body holds."""
         if self.view is None or self.withheld:
             return None
-        return states.state_of(registry()[self.name], self.fields)
+        try:
+            return states.state_of(registry()[self.name], self.fields)
+        except RefusedError:
+            return None
 
 
 def query_of(fields: Mapping[str, str]) -> str:

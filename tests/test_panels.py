@@ -197,9 +197,13 @@ def test_every_output_of_a_page_is_the_json_value_of_the_same_state(
 @each_language
 def test_an_undefined_output_gives_its_reason_in_words(client: TestClient, lang: str) -> None:
     page = tree(client.get(f"/{lang}/calculators/replica_ledger?a=0").text)
-    (shown,) = [shown for path, _, shown in outputs(page) if path == "current.grad"]
-    assert shown.startswith("不可用" if lang == "zh" else "undefined")
-    assert "0/0" in shown
+    in_the_result = [
+        shown for path, _, shown in outputs(by_id(page, "replica_ledger-result")) if path == "current.grad"
+    ]
+    assert len(in_the_result) == 1
+    for shown in [shown for path, _, shown in outputs(page) if path == "current.grad"]:
+        assert shown.startswith("不可用" if lang == "zh" else "undefined")
+        assert "0/0" in shown
 
 
 @pytest.mark.parametrize(
@@ -471,8 +475,7 @@ def test_a_file_is_taken_as_the_text_of_its_field(client: TestClient) -> None:
     files = {"counts": ("n.tsv", b"\xef\xbb\xbf2\t3\r\n8\t0\r\n"), "gradients": ("g.tsv", b"-2\t1\n1\t0.5\n")}
     answer = client.post("/en/calculators/replica_ledger", files=files)
     assert answer.status_code == 200
-    (n,) = [value for path, value, _ in outputs(tree(answer.text)) if path == "N"]
-    assert float(n or 0) == 13
+    assert {float(value or 0) for path, value, _ in outputs(tree(answer.text)) if path == "N"} == {13}
 
 
 def test_a_state_too_long_for_an_address_goes_by_post(client: TestClient) -> None:
@@ -480,8 +483,7 @@ def test_a_state_too_long_for_an_address_goes_by_post(client: TestClient) -> Non
     state = {"counts": "\n".join(rows), "gradients": "\n".join(rows)}
     answer = client.post("/zh/calculators/replica_ledger", data=state)
     assert answer.status_code == 200
-    (n,) = [value for path, value, _ in outputs(tree(answer.text)) if path == "N"]
-    assert float(n or 0) == 72000
+    assert {float(value or 0) for path, value, _ in outputs(tree(answer.text)) if path == "N"} == {72000}
 
 
 @pytest.mark.parametrize("tail", ["", "/result"])

@@ -36,9 +36,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     parser.add_argument("--atol", type=float, help=f"default: {usual.tolerance:g} for float64")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write the report for machines")
     parser.add_argument("--html", type=Path, metavar="OUT", help="write the report as a page")
-    parser.add_argument(
-        "--wiki", metavar="URL", help="where that page's links lead (default: SAMESTEP_BASE_URL)"
-    )
+    parser.add_argument("--wiki", metavar="URL", help="where that page's links lead (default: SAMESTEP_BASE_URL)")
     parser.add_argument("--timeout", type=float, default=usual.timeout, help="seconds in which something has to move")
     parser.add_argument("--lang", choices=("en", "zh"), default=_language(), help="default: by LANG")
     parser.set_defaults(command=run)

@@ -2,12 +2,11 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from experiments.audit.rows import merged
 from experiments.audit.trace import Trace
 from experiments.audit.vectors import Array, Vectors
 
@@ -111,7 +110,7 @@ def consumption(
     reference: Trace, ranks: Sequence[Trace], numbers: dict[str, dict[str, list[int]]]
 ) -> Consumption | None:
     """Compare the rows that outermost forwards got; None where there is no common field to compare."""
-    expected, got = merged([reference.consumed]), merged([trace.consumed for trace in ranks])
+    expected, got = reference.consumed, _merged([trace.consumed for trace in ranks])
     found: Consumption | None = None
     for field in expected:
         if field not in got:
@@ -126,6 +125,15 @@ def consumption(
         if found is None or here.difference > found.difference:
             found = here
     return found
+
+
+def _merged(counters: Iterable[Mapping[str, Counter[str]]]) -> dict[str, Counter[str]]:
+    """Counts of all ranks together."""
+    total: dict[str, Counter[str]] = {}
+    for each in counters:
+        for name, counts in each.items():
+            total.setdefault(name, Counter()).update(counts)
+    return total
 
 
 def loss(reference: Trace, ranks: Sequence[Trace], atol: float) -> tuple[Difference, float, float] | None:

@@ -111,8 +111,6 @@ def together(
 def _kept(trace: Trace) -> Trace:
     (trace.folder / "trace.pickle").write_bytes(pickle.dumps(trace))
     gc.collect()
-    if not gc.get_freeze_count():  # what is imported by now stays: later collections need not go through it
-        gc.freeze()
     return trace
 
 

@@ -10,6 +10,7 @@ step on several ranks ends the process: the others may be waiting for it in a co
 
 import ctypes
 import faulthandler
+import gc
 import json
 import os
 import pickle
@@ -54,6 +55,7 @@ class Rank:
         self.dtype: torch.dtype = getattr(torch, self.settings.dtype)
         self.device = worlds.prepare(self.settings.dtype, self.settings.backend, rank)
         taps.install()
+        gc.freeze()  # what the imports made stays: collections after every run need not go through it
 
     def references(self) -> dict[int, list[Plan]]:
         """The plans of every file that can be run on one process; the others get their report now."""

@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib.util
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -147,7 +148,7 @@ def _forget(folder: Path) -> None:
     """Drop what earlier runs loaded from the reader's folder, so that no run sees another's module state."""
     for name, module in list(sys.modules.items()):
         source = getattr(module, "__file__", None)
-        if source and Path(source).parent == folder and name != "__main__":
+        if source and os.path.dirname(source) == str(folder) and name != "__main__":
             del sys.modules[name]
 
 

@@ -1,7 +1,6 @@
 """Recognise samples by content: which rows of the reader's data a model was given, however they were sliced."""
 
 import hashlib
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -52,12 +51,3 @@ class Rows:
         """The samples of these rows; None where equal rows make that ambiguous."""
         found = [self.numbers[name][digest] for digest in got]
         return [numbers[0] for numbers in found] if all(len(numbers) == 1 for numbers in found) else None
-
-
-def merged(counters: Iterable[Mapping[str, Counter[str]]]) -> dict[str, Counter[str]]:
-    """Counts of all ranks together."""
-    total: dict[str, Counter[str]] = {}
-    for each in counters:
-        for name, counts in each.items():
-            total.setdefault(name, Counter()).update(counts)
-    return total

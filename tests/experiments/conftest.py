@@ -98,7 +98,7 @@ def run() -> Callable[..., Lab]:
 
 @pytest.fixture(scope="session")
 def lab(material: Material, tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    """Every experiment but the training, in three launches, and of the frameworks those that need torch alone."""
+    """Every experiment but the training, in four launches, and of the frameworks those that need torch alone."""
     places = ("--weights", str(material.weights), "--corpus", str(material.corpus))
     frameworks = [argument for name in TIER_0 for argument in ("--framework", name)]
     return run_lab("run", "--all", *places, *frameworks, folder=tmp_path_factory.mktemp("lab"))

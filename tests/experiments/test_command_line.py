@@ -13,6 +13,7 @@ from experiments.registry import ROOT, experiments
 from experiments.report import Progress, print_result
 
 EXPERIMENTS = (
+    "audit_walkthrough",
     "clip_ownership",
     "conformance",
     "fsdp_timeline",
@@ -94,10 +95,11 @@ def test_what_runs_long_gets_processes_of_its_own_and_training_is_not_part_of_al
     launches = runs.plan(runs.chosen([], True, training=False), None)
     assert [[each.name for each in launch.experiments] for launch in launches] == [
         ["clip_ownership", "fsdp_timeline", "gradient_scaling", "info_nce"],
+        ["audit_walkthrough"],
         ["conformance"],
         ["transformer_update"],
     ]
-    assert [launch.processes for launch in launches] == [4, 2, 2]
+    assert [launch.processes for launch in launches] == [4, 2, 2, 2]
     ordered = [each.name for each in runs.chosen([], True, training=True)]
     assert ordered.index("train_tiny") < ordered.index("transformer_update")  # it publishes what the other reads
 

@@ -20,7 +20,8 @@ class LanguageModel(nn.Module):
         self.head = nn.Linear(16, VOCABULARY)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        hidden = self.embedding(tokens)
+        """Logits of every token, one row each."""
+        hidden = self.embedding(tokens.flatten())
         for layer in self.layers:
             hidden = hidden + functional.gelu(layer(hidden))
         logits: Tensor = self.head(hidden)
@@ -58,7 +59,7 @@ def step(ctx: Any, model: LanguageModel, optimizer: torch.optim.Optimizer, data:
     optimizer.zero_grad()
     for batch in window:
         root.set_requires_gradient_sync(batch is window[-1])
-        logits = model(batch["tokens"].flatten())
+        logits = model(batch["tokens"])
         labels = batch["labels"].flatten()
         loss_sum = functional.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
         (loss_sum * ctx.world_size / ctx.global_count()).backward()  # reduce-scatter takes the mean over P ranks

@@ -58,7 +58,11 @@ FRAMEWORKS: dict[str, Framework] = {
         Framework("accelerate", "accelerate", ("accelerate",)),
         Framework("trl", "TRL SFTTrainer", ("trl", "transformers", "accelerate")),
         Framework("lightning", "Lightning Trainer", ("lightning",)),
-        Framework("sentence_transformers", "sentence-transformers", ("sentence-transformers", "transformers")),
+        Framework(
+            "sentence_transformers",
+            "sentence-transformers",
+            ("sentence-transformers", "transformers", "accelerate", "datasets"),
+        ),
         Framework("pytorch_metric_learning", "pytorch-metric-learning", ("pytorch-metric-learning",)),
         Framework("open_clip", "open_clip", ("open-clip-torch",)),
     )

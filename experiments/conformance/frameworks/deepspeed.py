@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -152,6 +153,7 @@ def started() -> Any:
     return library
 
 
+@cache
 def imported() -> Any:
     """The library; it reads these variables when it is imported.
 

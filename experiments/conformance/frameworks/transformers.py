@@ -51,7 +51,7 @@ SETTINGS = (
             "zh": "写明默认值；旧版本里默认是 False。",
             "en": "The default spelt out; in older releases the default is False.",
         },
-        {"B": "global_token_mean"},
+        {"B": "global_token_mean", "D": "global_token_mean"},
         tolerance=tiny_llama.TOLERANCE,
         releases={**LATEST_ONLY, "4.50.3": {"B": "global_token_mean", "D": "dropped"}},
     ),

@@ -14,7 +14,6 @@ from experiments.registry import ROOT
 FILES = ROOT / "tests" / "experiments" / "audit" / "files"
 CASES = {case["id"]: case for case in json.loads((ROOT / "tests" / "cases.json").read_text("utf-8"))["cases"]}
 
-
 Audited = dict[tuple[str, str], PlanReport]
 
 

@@ -1,6 +1,8 @@
 """The command line of the audit, without starting a process."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from experiments.__main__ import main
 from experiments.audit import Report, command
 from experiments.audit.failure import Failure
 from experiments.audit.report import PlanReport, Stage, as_json, failed
+from experiments.processes import ROOT
 
 
 def test_an_example_is_printed_as_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,3 +68,8 @@ def test_a_failure_names_the_rank_what_it_did_and_the_readers_lines() -> None:
         "Traceback …",
         "ValueError: no",
     ]
+
+
+def test_the_front_of_the_package_starts_without_torch() -> None:
+    code = "import sys, experiments.__main__, experiments.audit.printing; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0

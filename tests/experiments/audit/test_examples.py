@@ -1,5 +1,7 @@
 """`samestep-lab audit --example`: what it writes is the same update under every plan."""
 
+from pathlib import Path
+
 import pytest
 
 from experiments.audit import Report, audit_many
@@ -28,8 +30,14 @@ def test_an_example_is_the_same_update_under_every_plan(reports: dict[str, Repor
     ], reports[name]
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_the_samples_of_an_example_are_recognised(reports: dict[str, Report], name: str) -> None:
+    for plan in reports[name].plans:
+        assert {stage.stage: stage.status for stage in plan.stages}["samples"] == "same", plan.name
+
+
 @pytest.mark.parametrize("example", EXAMPLES, ids=NAMES)
-def test_an_example_imports_nothing_of_ours(example: str) -> None:
+def test_an_example_imports_nothing_of_ours(example: Path) -> None:
     text = example.read_text("utf-8")
     assert "import app" not in text
     assert "experiments" not in text
