@@ -39,9 +39,10 @@ NonFinite = Literal["inf", "-inf", "nan"]
 
 _NUMBER = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?"
 _NUMBER_RE = re.compile(_NUMBER)
-_RATIO_RE = re.compile(r"([+-]?[0-9]{1,100})\s*/\s*([0-9]{1,100})")
+_RATIO_RE = re.compile(r"([+-]?[0-9]{1,18})\s*/\s*([0-9]{1,18})")
 _MAX_LENGTH = 400
 _SHORT = 24
+_LONGEST_RATIO = 10**18
 _LARGEST = Fraction(1.7976931348623157e308)
 _SMALLEST = Fraction(5e-324)
 
@@ -233,7 +234,19 @@ def positive(value: object) -> Fraction:
 def _as_json(value: Fraction) -> int | float | str:
     if value.denominator == 1:
         return value.numerator
-    return float(value) if Fraction(repr(float(value))) == value else str(value)
+    if Fraction(repr(float(value))) == value:
+        return float(value)
+    return str(value) if value.denominator < _LONGEST_RATIO else _decimal(value) or str(value)
+
+
+def _decimal(value: Fraction) -> str | None:
+    """All decimals of a fraction that has an end of them: what a ratio of so many digits could not be read as."""
+    places = value.denominator.bit_length()  # at least as many as there are twos or fives in the denominator
+    scaled = value * 10**places
+    if scaled.denominator != 1:
+        return None
+    digits = str(abs(scaled.numerator)).zfill(places + 1)
+    return ("-" if value < 0 else "") + f"{digits[:-places]}.{digits[-places:]}".rstrip("0")
 
 
 def numbers_in_json(rows: Iterable[Iterable[Fraction]]) -> list[list[int | float | str]]:
@@ -243,7 +256,7 @@ def numbers_in_json(rows: Iterable[Iterable[Fraction]]) -> list[list[int | float
 
 _TEXT_SCHEMA = {
     "type": "string",
-    "pattern": rf"^({_NUMBER}|[+-]?[0-9]{{1,100}}/[0-9]{{1,100}})$",
+    "pattern": rf"^({_NUMBER}|[+-]?[0-9]{{1,18}}/[0-9]{{1,18}})$",
     "maxLength": _MAX_LENGTH,
 }
 
