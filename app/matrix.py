@@ -16,7 +16,7 @@ from typing import Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict
 
-from app.evidence import ConformanceRow, NotMeasured, Result
+from app.evidence import ConformanceRow, NotMeasured, Result, Text
 from app.markdown.names import Name
 
 NAME = "conformance"
@@ -70,6 +70,17 @@ class Line:
 
 
 @dataclass(frozen=True)
+class Fault:
+    """A fault of an earlier release that was re-detected: its measurement before and after, and the public thread."""
+
+    place: str
+    title: Text
+    url: str
+    before: Cell
+    after: Cell
+
+
+@dataclass(frozen=True)
 class Matrix:
     """A published result as lines, in the order in which they were measured."""
 
@@ -99,6 +110,22 @@ class Matrix:
     @property
     def not_measured(self) -> list[NotMeasured]:
         return self.result.get("not_measured", [])
+
+    @property
+    def faults(self) -> list[Fault]:
+        """The controls that compare an earlier release with the pinned one."""
+        cells = {cell.row["id"]: cell for line in self.lines for cell in line.cells.values()}
+        return [
+            Fault(
+                f"controls.{i}",
+                control["title"],
+                str(control["values"]["url"]),
+                cells[str(control["values"]["before"])],
+                cells[str(control["values"]["after"])],
+            )
+            for i, control in enumerate(self.result["controls"])
+            if control["id"].startswith("fault-")
+        ]
 
     def scenarios(self, kind: str) -> list[str]:
         """The scenarios that have a measurement of this kind, in the order in which the result names them."""

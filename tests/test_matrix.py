@@ -134,3 +134,13 @@ def test_exports_follow_the_filters(client: TestClient) -> None:
 
 def test_a_filter_that_matches_nothing_says_so(client: TestClient) -> None:
     assert "There is no such measurement" in client.get("/en/conformance?framework=torch_ddp&verdict=aborts").text
+
+
+@pytest.mark.parametrize("lang", LANGS)
+def test_at_least_two_upstream_faults_are_shown_with_both_releases(client: TestClient, lang: str) -> None:
+    page = client.get(f"/{lang}/conformance").text
+    assert len(MATRIX.faults) >= 2
+    for fault in MATRIX.faults:
+        assert fault.url in page
+        assert fault.before.row["version"] != fault.after.row["version"]
+        assert fault.before.row["coefficients"] != fault.after.row["coefficients"]

@@ -64,7 +64,7 @@ RULES: tuple[Rule, ...] = (
     Rule("torch_ddp", "default", "2.13.0", True, (_AVERAGE,), (_LOCAL, _GLOBAL), source=_DDP),
     Rule("torch_ddp", "sum_hook", "2.13.0", True, (), (Measured("sum_hook", "sum", "1/N"),), source=_DDP),
     Rule("torch_fsdp2", "default", "2.13.0", True, (_AVERAGE,), (_LOCAL, _GLOBAL)),
-    Rule("torch_fsdp2", "divide_factor_1", "2.13.0", True, (), (Measured("divide_factor_1", "sum", "1/N"),)),
+    Rule("torch_fsdp2", "divide_factor_1", "2.13.0", True, (), (Measured("divide_factor_1", "mean", "1/K"),)),
     Rule(
         "accelerate",
         "accumulate",
@@ -79,7 +79,7 @@ RULES: tuple[Rule, ...] = (
         "2.6.6",
         True,
         (_PER_K, _AVERAGE),
-        (Measured("trainer"),),
+        (Measured("trainer_mean"), Measured("trainer_recipe", "sum", "K*P/N")),
         source="https://github.com/Lightning-AI/pytorch-lightning/issues/19987",
     ),
     Rule(
@@ -88,12 +88,12 @@ RULES: tuple[Rule, ...] = (
         "0.19.8",
         True,
         (Division("engine", "K", "backward"), _AVERAGE),
-        (Measured("zero_1"),),
+        (Measured("zero1"),),
         tail="waits",
         source="https://github.com/deepspeedai/DeepSpeed/issues/7439",
     ),
     Rule("transformers", "default", "5.24.0", False, (_BY_N, _TIMES_P, _AVERAGE), (Measured("default"),)),
-    Rule("transformers", "own_counts", "5.24.0", False, (_BY_OWN, _AVERAGE), (Measured("own_counts"),)),
+    Rule("transformers", "own_counts", "5.24.0", False, (_BY_OWN, _AVERAGE), (Measured("average_off"),)),
     Rule(
         "transformers",
         "no_kwargs",
@@ -102,9 +102,9 @@ RULES: tuple[Rule, ...] = (
         (Division("model", "n_rk", "forward"), Division("trainer", "K_r", "backward"), _AVERAGE),
         (Measured("no_kwargs"),),
     ),
-    Rule("transformers", "compute_loss_func", "5.24.0", True, (_TIMES_P, _AVERAGE), (Measured("loss_func_mean"),)),
+    Rule("transformers", "compute_loss_func", "5.24.0", True, (_TIMES_P, _AVERAGE), (Measured("mean_loss_func"),)),
     Rule("trl", "default", "1.16.0", False, (_BY_N, _TIMES_P, _AVERAGE), (Measured("default"),)),
-    Rule("trl", "own_counts", "1.16.0", False, (_BY_OWN, _AVERAGE), (Measured("own_counts"),)),
+    Rule("trl", "own_counts", "1.16.0", False, (_BY_OWN, _AVERAGE), (Measured("average_off"),)),
 )
 
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, cast
@@ -21,6 +21,7 @@ from app.evidence import (
     Text,
 )
 from experiments.conformance import PROCESSES, QUESTION, classifier, releases, verdicts
+from experiments.conformance.faults import FAULTS, Fault
 from experiments.conformance.frameworks import FRAMEWORKS, Framework, Release
 from experiments.conformance.pairs import Report, Task, Tell, measure
 from experiments.conformance.scenarios import SCENARIOS
@@ -67,7 +68,7 @@ def run(place: Path, options: Mapping[str, Json], tell: Tell) -> Result:
         paths |= {row["path"]: _path_title(subject, row["title"]) for row in made}
     if not rows and absent:
         raise releases.CannotMeasureError("; ".join(f"{each['framework']}: {each['reason']}" for each in absent))
-    result = _result(rows, [*controls, *_planted(rows)], paths, environment, absent)
+    result = _result(rows, [*controls, *_planted(rows), *_redetected(rows)], paths, environment, absent)
     folder = place / NAME
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(result, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
@@ -149,6 +150,38 @@ def _planted(rows: Sequence[ConformanceRow]) -> Iterator[Control]:
             "values": {"planted": len(planted), "seen": len(seen)},
             "met": len(seen) == len(planted),
         }
+
+
+def _redetected(rows: Sequence[ConformanceRow]) -> Iterator[Control]:
+    """A fault of an earlier release is a difference between its coefficients and those of the pinned release."""
+    for fault in FAULTS:
+        same = [row for row in rows if _of(row, fault) and row["coefficients"] is not None]
+        old = next((row for row in same if row["version"] == fault.version), None)
+        pinned = next(
+            (row for row in same if row["version"] == _version(FRAMEWORKS[fault.framework].packages[0])), None
+        )
+        if old is None or pinned is None:
+            continue
+        yield {
+            "id": _slug(f"fault-{fault.framework}-{fault.version}-{fault.setting}-{fault.scenario}"),
+            "title": fault.title,
+            "values": {"before": old["id"], "after": pinned["id"], "url": fault.url},
+            "met": _apart(old, pinned) > DIFFERS,
+        }
+
+
+def _of(row: ConformanceRow, fault: Fault) -> bool:
+    return (row["framework"], row["setting"], row["scenario"]) == (fault.framework, fault.setting, fault.scenario)
+
+
+def _apart(one: ConformanceRow, other: ConformanceRow) -> float:
+    """Largest difference of a token's coefficient between two releases."""
+    pairs = [
+        (a, b)
+        for row, twin in zip(one["coefficients"] or (), other["coefficients"] or (), strict=True)
+        for a, b in zip(row, twin, strict=True)
+    ]
+    return max((abs(a - b) for a, b in pairs if a is not None and b is not None), default=0.0)
 
 
 # ---- rows -------------------------------------------------------------------------------------------------------
@@ -258,7 +291,8 @@ def _result(
         "scenarios": {
             each.id: cast(Json, {"counts": each.counts, "accumulation": each.accumulation, "before": each.before})
             for each in SCENARIOS.values()
-        }
+        },
+        "faults": [cast(Json, asdict(fault)) for fault in FAULTS],
     }
     return {
         "schema": SCHEMA,
