@@ -25,6 +25,11 @@ RIGHT = ("global_token_mean", "full_batch", "true_norm", "no_op")
 UNDEFINED = ("undefined", "aborts", "not_reported", "not_measured")
 
 
+def alternatives(verdict: str) -> list[str]:
+    """What a verdict names without its factors: one rule, or several that the scenario cannot tell apart."""
+    return [one.partition("*")[0] for one in verdict.split(" | ")]
+
+
 def family(verdict: str) -> Family:
     """What colour a verdict has: the objective itself, another one, or none."""
     return "right" if verdict in RIGHT else "undefined" if verdict in UNDEFINED else "wrong"
@@ -101,7 +106,7 @@ class Matrix:
     @property
     def verdicts(self) -> list[str]:
         """Every verdict without its factor, as a filter offers it."""
-        return list(dict.fromkeys(row["verdict"].partition("*")[0] for row in self._rows))
+        return list(dict.fromkeys(name for row in self._rows for name in alternatives(row["verdict"])))
 
     @property
     def _rows(self) -> list[ConformanceRow]:
@@ -139,7 +144,7 @@ class Matrix:
             cells = {
                 name: cell
                 for name, cell in line.cells.items()
-                if scenario in ("", name) and verdict in ("", cell.row["verdict"].partition("*")[0])
+                if scenario in ("", name) and (not verdict or verdict in alternatives(cell.row["verdict"]))
             }
             if cells and framework in ("", line.framework):
                 lines.append(Line(line.framework, line.setting, line.version, line.cells if not scenario else cells))

@@ -10,7 +10,7 @@ import numpy as np
 from experiments.audit import compare, scales
 from experiments.audit.plans import Plan
 from experiments.audit.trace import Trace
-from experiments.audit.vectors import Array, Vectors
+from experiments.audit.vectors import Array, Vectors, Writer
 
 COARSE = 5.0
 """What a chain of roundings may add up to, in units of the tolerance."""
@@ -36,6 +36,11 @@ class Case:
     def near(self) -> float:
         """Relative residual below which two gradients are proportional, and factors equal; more in coarser types."""
         return max(1e-9, COARSE * self.atol)
+
+    @property
+    def apart(self) -> float:
+        """Relative difference from which two factors, each from a fit, are not the same."""
+        return max(1e-6, 100 * self.near)
 
     @property
     def processes(self) -> int:
@@ -106,6 +111,19 @@ class Case:
         if self.clips_each_microbatch and self.gradient is not None:
             return [[self.gradient.norm] for _ in self.ranks]
         return [trace.norms for trace in self.ranks]
+
+    @cached_property
+    def optimizer_state(self) -> Vectors:
+        """Of rank 0, and what only other ranks hold: sharded optimizers keep each moment on one rank."""
+        states = [trace.optimizer_state for trace in reversed(self.ranks)]
+        holders = {name: state for state in states for name in state}
+        if len(holders) == len(states[-1]):
+            return states[-1]
+        place = self.folder / "optimizer_state.f64"
+        with Writer(place) as writer:
+            for name, state in holders.items():
+                writer.add(name, state[name])
+        return Vectors.read(place)
 
     @cached_property
     def consumption(self) -> compare.Consumption | None:

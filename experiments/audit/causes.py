@@ -57,8 +57,8 @@ CAUSES: dict[str, Cause] = {
     "duplicated_samples": Cause(
         {
             "en": "Some samples count more than once: {which}. A sampler that pads every rank to the same length "
-            "does this.",
-            "zh": "有样本被重复计入：{which}。采样器为让各 rank 等长而补齐时就会这样。",
+            "does this, or a pass whose gradients were not zeroed.",
+            "zh": "有样本被重复计入：{which}。采样器为让各 rank 等长而补齐，或额外的反向之后没有清零梯度，都会这样。",
         },
         "first-difference#sec-ladder",
         "sampler_padding",

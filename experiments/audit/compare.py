@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,12 @@ NOISE = 1e-6
 """What an optimizer that divides by the gradient's own size may make of such noise."""
 
 
+SIGN = 2.0
+"""An update whose gradient is noise may be +u in one run and -u in the other."""
+SQUARED = 2.0
+"""Second moments are squares of gradients, with twice their relative error."""
+
+
 @dataclass(frozen=True)
 class Difference:
     """The greatest absolute difference, where it is, and what was allowed."""
@@ -34,28 +40,58 @@ class Difference:
         return not self.max_abs <= self.allowed
 
 
-def greatest(expected: Array, got: Array) -> float:
-    """Greatest |a - b|; inf where one of the two is not finite and they differ."""
+def greatest(expected: Array, got: Array, chance: Array | float = 0.0) -> float:
+    """Greatest |a - b| beyond chance; inf where one of the two is not finite and they differ."""
     if expected.shape != got.shape:
         return math.inf
     same = (expected == got) | (np.isnan(expected) & np.isnan(got))
     with np.errstate(invalid="ignore"):
-        apart = np.where(same, 0.0, np.abs(expected - got))
+        apart = np.where(same, 0.0, np.maximum(np.abs(expected - got) - chance, 0.0))
     return float(np.max(np.where(np.isnan(apart), math.inf, apart), initial=0.0))
 
 
-def vectors(expected: Vectors, got: Vectors, atol: float, lenient: Iterable[str] = ()) -> Difference:
-    """Two sets of tensors; one that is missing counts as zero. `lenient`: tensors whose gradient is only noise."""
+def vectors(
+    expected: Vectors,
+    got: Vectors,
+    atol: float,
+    lenient: Iterable[str] = (),
+    chance: Callable[[str], Array | float] = lambda name: 0.0,
+) -> Difference:
+    """Two sets of tensors; one that is missing counts as zero.
+
+    lenient   tensors whose gradient is only noise
+    chance    by how much each number of a tensor may be off on top
+    """
     lenient = set(lenient)
     allowed = atol * max(expected.scale, SMALL)
     worst: dict[str, float] = {}
     for name in dict.fromkeys([*expected, *got]):
         there = expected[name] if name in expected else np.zeros_like(got[name])
-        apart = greatest(there, got[name] if name in got else np.zeros_like(there))
+        apart = greatest(there, got[name] if name in got else np.zeros_like(there), chance(name))
         noisy = name in lenient or name.rpartition(".")[0] in lenient
         worst[name] = 0.0 if noisy and apart <= NOISE else apart
     ranked = sorted(worst.items(), key=lambda each: -each[1])
     return Difference(ranked[0][1] if ranked else 0.0, allowed, tuple(ranked))
+
+
+def parameters(reference: Trace, got: Trace, atol: float, lenient: Iterable[str], *, same_gradient: bool) -> Difference:
+    """Parameters after the step.
+
+    An adaptive optimizer divides by the gradient's own size: where a number of the gradient is little more than its
+    rounding error δ, the update u is as uncertain as the gradient, by u·δ/|g|. With other gradients nothing is excused.
+    """
+
+    def chance(name: str) -> Array | float:
+        known = (reference.vectors["initial"], reference.parameters, reference.clipped_gradient, got.clipped_gradient)
+        if not all(name in each for each in known):
+            return 0.0
+        before, after, expected, found = (each[name] for each in known)
+        uncertain = np.abs(found - expected) / np.maximum(np.abs(expected), np.finfo(float).tiny)
+        return SIGN * float(np.max(np.abs(after - before), initial=0.0)) * np.minimum(uncertain, 1.0)
+
+    comparable = same_gradient and all("clipped_gradient" in trace.vectors for trace in (reference, got))
+    args = (reference.parameters, got.parameters, atol, lenient)
+    return vectors(*args, chance) if comparable else vectors(*args)
 
 
 def noise(reference: Vectors) -> list[str]:
@@ -73,7 +109,7 @@ def states(expected: Vectors, got: Vectors, atol: float, lenient: Sequence[str])
             Vectors(each.path, {name: at for name, at in each.places.items() if name.rpartition(".")[2] == kind})
             for each in (expected, got)
         ]
-        found = vectors(parts[0], parts[1], atol, lenient)
+        found = vectors(parts[0], parts[1], SQUARED * atol, lenient)
         if found.tensors:
             worst.append((found.tensors[0][0], found.max_abs, found.allowed))
     if not worst:
@@ -112,8 +148,10 @@ def consumption(
     """Compare the rows that outermost forwards got; None where there is no common field to compare."""
     expected, got = reference.consumed, _merged([trace.consumed for trace in ranks])
     found: Consumption | None = None
-    for field in expected:
-        if field not in got:
+    common = [field for field in expected if field in got]
+    distinct = max((len(expected[field]) for field in common), default=0)
+    for field in common:
+        if len(expected[field]) < distinct:  # rows that several samples share say less about each of them
             continue
         ratios = {digest: got[field][digest] / count for digest, count in expected[field].items()}
         frequent = Counter(ratio for ratio in ratios.values() if ratio)

@@ -47,14 +47,12 @@ class Context:
         return int(self.weight) if self.weight == int(self.weight) else self.weight
 
     def note(self, name: str, value: torch.Tensor | float) -> None:
-        """Have a value compared: `ctx.note("norm", n)` just before a hand-written clip scales the gradients."""
+        """Have a value compared: `ctx.note("norm", n)` just before a hand-written clip scales the gradients.
+
+        A tensor of several numbers, such as the norms of the parameters, counts by its Euclidean norm.
+        """
         if isinstance(value, torch.Tensor):
             full = getattr(value, "full_tensor", None)
-            value = (
-                (full() if full else value).detach().double().sum().item() if value.numel() == 1 else self._refuse(name)
-            )
+            whole = (full() if full else value).detach().double()
+            value = whole.item() if whole.numel() == 1 else whole.norm().item()
         self._note(name, float(value))
-
-    @staticmethod
-    def _refuse(name: str) -> float:
-        raise ContextError(f"ctx.note({name!r}, …): one number is wanted")

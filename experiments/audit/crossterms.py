@@ -17,6 +17,9 @@ from experiments.audit.reweighting import Span
 from experiments.audit.vectors import Vectors
 from experiments.audit.wording import finding, listing, unknown
 
+SEEN = 1e-6
+"""A gradient so much smaller than the ones it was computed from is rounding (a Gram matrix has half the digits)."""
+
 PARTS: tuple[tuple[str, Text], ...] = (
     ("cells", {"en": "microbatch of each rank", "zh": "rank 的每个微批次"}),
     ("ranks", {"en": "rank", "zh": "rank"}),
@@ -38,6 +41,13 @@ def explain_cross_terms(case: Case, found: dict[str, Difference | None]) -> Find
     if has_no_cross_terms(case):
         return None
     normalised = next((limit.where for limit in case.ranks[0].limits if "batch_norm" in limit.kind), None)
+    if not normalised and _has_constant_term(case):
+        return unknown(
+            case,
+            "The loss has a term that does not depend on the samples, such as a penalty on the weights, and it counts "
+            "once for every microbatch. Divide it by their number, or add it once.",
+            "loss 中有一项与样本无关（例如权重惩罚），它在每个微批次中都被计入一次。应除以微批次数，或只加一次。",
+        )
     for name, part in PARTS:
         if case.gradient is not None and _is_sum(case, case.gradient, _tables(case)[name]):
             if normalised:
@@ -51,6 +61,19 @@ def explain_cross_terms(case: Case, found: dict[str, Difference | None]) -> Find
 def has_no_cross_terms(case: Case) -> bool:
     """Whether the reference is a sum of what the microbatches give alone."""
     return _is_sum(case, case.reference.gradient, _tables(case)["cells"])
+
+
+def _has_constant_term(case: Case) -> bool:
+    """Whether B_a + B_b - B_ab is the same, and not zero, for two pairs of cells: the gradient of a constant term."""
+    used = [cell for row in case.cells for cell in row if cell]
+    if len(used) < 4:
+        return False
+    parts = [part for a, b in (used[:2], used[2:4]) for part in (a, b, a + b)]
+    span = Span([case.basis(cell) for cell in parts])
+    one = np.array([1.0, 1.0, -1.0])
+    first, second = np.append(one, 0 * one), np.append(0 * one, one)
+    shortest = min(span.length(np.eye(len(parts))[i]) for i in range(len(parts)))
+    return span.length(first) > SEEN * shortest and span.length(first - second) < SEEN * span.length(first)
 
 
 def _tables(case: Case) -> dict[str, list[Cell]]:

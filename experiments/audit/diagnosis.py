@@ -18,7 +18,7 @@ from experiments.audit.rows import Rows
 from experiments.audit.settings import Settings
 from experiments.audit.trace import Trace
 from experiments.audit.vectors import Vectors
-from experiments.audit.wording import unknown
+from experiments.audit.wording import finding, unknown
 
 
 def diagnose(place: Path, folder: Path, plans: Sequence[Plan], settings: Settings, device: torch.device) -> Report:
@@ -98,19 +98,24 @@ def vacuous(case: Case, first: str | None) -> Finding | None:
     """Why the run proves nothing: no step, no gradient, no movement, no communication. None if it proves something."""
     reference, ranks = case.reference, case.ranks
     if not any(trace.steps for trace in ranks) and not any(_moved(reference, trace) for trace in ranks):
-        if (
-            reference.steps == 0
-            and ranks[0].loss_scale
-            and not math.isfinite(reference.gradient.dot(reference.gradient))
-        ):
+        if reference.steps == 0 and ranks[0].loss_scale and _not_finite(reference):
             return _vacuous(
                 case,
                 "the gradient overflowed, and the scaler skipped the step on all ranks as on one process",
                 "梯度溢出，各 rank 与单进程一样跳过了这一步",
             )
         return _vacuous(case, "optimizer.step() was never called", "从未调用 optimizer.step()")
+    if _not_finite(reference) and (first in (None, "loss") or ranks[0].loss_scale is None):
+        return _vacuous(case, "the reference's own gradient is not finite", "参照自身的梯度就不是有限数")
     silent = all(_silent(trace) for trace in ranks)
     if silent and (first is None or not _silent(reference)):
+        if any(trace.steps for trace in ranks) and _moved(reference, ranks[0]):
+            return finding(
+                case,
+                "stepped_on_empty",
+                where={"en": "a batch", "zh": "该批次"},
+                moved={"en": "the parameters", "zh": "参数"},
+            )
         return _vacuous(case, "all gradients are zero or None", "所有梯度都是零或 None")
     if first is None and not _moved(reference, reference):
         if any(name not in reference.vectors["initial"] for name in reference.names):
@@ -134,6 +139,11 @@ def _moved(reference: Trace, trace: Trace) -> bool:
     """Whether a parameter that was there before the step has changed."""
     before, after = reference.vectors["initial"], trace.parameters
     return any(name not in after or compare.greatest(before[name], after[name]) > 0 for name in before)
+
+
+def _not_finite(trace: Trace) -> bool:
+    kept = trace.vectors.get("gradient")
+    return kept is not None and not math.isfinite(kept.dot(kept))
 
 
 def _silent(trace: Trace) -> bool:

@@ -94,6 +94,9 @@ def _replicas(case: Case) -> Finding:
     if same_before and compare.replicas(case.ranks, "clipped_gradient", case.atol).there:
         return _norm(case)
     if not compare.replicas(case.ranks, "clipped_gradient", case.atol).there:
+        other = _other_optimizers(case)
+        if other:
+            return other
         return unknown(
             case,
             "The ranks step with the same gradient and end with different parameters: do they start from the same "
@@ -101,6 +104,38 @@ def _replicas(case: Case) -> Finding:
             "各 rank 用相同的梯度更新，参数却不同：它们的初始模型和优化器相同吗？",
         )
     return finding(case, "not_reduced", why=_why_not_reduced(case))
+
+
+def _other_optimizers(case: Case) -> Finding | None:
+    """The ranks step with the same gradient, but with other settings or another memory."""
+    first = case.ranks[0]
+    for trace in case.ranks[1:]:
+        changed = _changed_settings(first.hyperparameters, trace.hyperparameters)
+        if changed:
+            return unknown(
+                case,
+                f"The ranks step with the same gradient but other settings (rank 0 → {trace.rank}: "
+                f"{'; '.join(changed)}).",
+                f"各 rank 的梯度相同，但优化器设置不同（rank 0 → {trace.rank}：{'；'.join(changed)}）。",
+            )
+    states = compare.replicas(case.ranks, "optimizer_state", case.atol)
+    if not states.there:
+        return None
+    where = listing([name for name, apart in states.tensors if apart > states.allowed])
+    return finding(
+        case,
+        "optimizer_state",
+        where={"en": f"it is not the same on all ranks ({where})", "zh": f"各 rank 上不一致（{where}）"},
+    )
+
+
+def _changed_settings(expected: Sequence[dict[str, str]], got: Sequence[dict[str, str]]) -> list[str]:
+    return [
+        f"{key}: {group[key]} → {other.get(key)}"
+        for group, other in zip(expected, got, strict=False)
+        for key in group
+        if group[key] != other.get(key)
+    ]
 
 
 def _some_stepped(case: Case) -> Finding:
@@ -224,13 +259,7 @@ def _after_the_gradient(case: Case, found: Found, first: str) -> Finding:
             {"en": "the parameters", "zh": "参数"} if first == "parameters" else {"en": "its state", "zh": "其状态"}
         )
         return finding(case, "stepped_on_empty", where={"en": "a batch", "zh": "该批次"}, moved=moved)
-    expected, got = case.reference.hyperparameters, case.ranks[0].hyperparameters
-    changed = [
-        f"{key}: {group[key]} → {other.get(key)}"
-        for group, other in zip(expected, got, strict=False)
-        for key in group
-        if group[key] != other.get(key)
-    ]
+    changed = _changed_settings(case.reference.hyperparameters, case.ranks[0].hyperparameters)
     if changed:
         return unknown(
             case,

@@ -9,6 +9,7 @@ from experiments.audit import causes, parameters, precision, reweighting, scales
 from experiments.audit.case import Case, Cell, padded
 from experiments.audit.compare import SMALL, Difference
 from experiments.audit.crossterms import explain_cross_terms, has_no_cross_terms
+from experiments.audit.hidden_clips import clipped_by_rank, clipped_by_shard
 from experiments.audit.report import Finding, Weights
 from experiments.audit.reweighting import Reweighting, Span
 from experiments.audit.vectors import Array
@@ -50,14 +51,15 @@ def explain_gradient(case: Case, found: Found) -> Finding:
     if broken:
         return _not_finite(case, listing(broken))
     factor, residual = parameters.common_factor(expected, got)
-    if residual < case.near:
+    if residual < case.near and (case.near <= COARSEST or case.named(factor).names):
         return scaled(case, factor)
     return (
         _reweighted(case)
         or partly_scaled(case)
+        or clipped_by_shard(case)
         or _rounded(case, BELOW_CROSS_TERMS)
         or explain_cross_terms(case, found)
-        or _rounded(case)
+        or _rounded(case, slack=precision.TERMS)
         or unknown(
             case,
             "The gradient is neither a multiple of the right one nor a re-weighting of the microbatches' gradients.",
@@ -175,8 +177,10 @@ def _reweighted(case: Case) -> Finding | None:
             continue
         counts = np.array([float(len(cell)) for cell in cells])
         rule = reweighting.explain(span.against(got), right, counts, case.processes, reweighting.fitting(case.near))
-        if rule is not None:
-            return _weights_finding(case, rule, right, rows)
+        if rule is None:
+            continue
+        clipped = clipped_by_rank(case, span, right, rule.weights) if rule.pattern == "unknown" else None
+        return clipped or _weights_finding(case, rule, right, rows)
     return None
 
 
@@ -208,9 +212,9 @@ def _rows(weights: Array, ranks: int) -> tuple[tuple[float, ...], ...]:
     return tuple(tuple(float(weight) for weight in row) for row in weights.reshape(ranks, -1))
 
 
-def _rounded(case: Case, most: float = 1.0) -> Finding | None:
+def _rounded(case: Case, most: float = 1.0, slack: float = precision.SLACK) -> Finding | None:
     got = case.gradient
     assert got is not None
     residual = parameters.residual(case.reference.gradient, got)
-    carried = precision.carried_in(case.reference.gradient, got, residual) if residual < most else None
+    carried = precision.carried_in(case.reference.gradient, got, residual, slack) if residual < most else None
     return finding(case, "precision", type=carried, residual=residual) if carried else None

@@ -27,6 +27,9 @@ _UNSAFE = ("TORCH_DISTRIBUTED_DEBUG",)
 START, STARTING = "start", 300.0
 """What a rank does before it says anything, and the seconds it may take: importing torch is slow on a busy machine."""
 
+_NOT_THEIRS = (f'  File "{Path(__file__).parent}', '  File "<frozen runpy>"', "Extension modules:")
+"""Lines in the log of a crashed rank that say nothing about the reader's code."""
+
 _FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>.+)')
 
 
@@ -47,6 +50,7 @@ class _Process:
     log: Path
     index: int = 0
     doing: str = START
+    done: bool = False
     unread: bytes = b""
     complaint: str = ""
     traceback: str = ""
@@ -56,6 +60,11 @@ class _Process:
     def over(self) -> bool:
         """It has nothing left to do but wait for others."""
         return "is over" in self.doing
+
+    @property
+    def failed(self) -> bool:
+        """It has ended, and not because it was done: the reader's code may end a process with any code."""
+        return self.popen.poll() is not None and not (self.popen.returncode == 0 and self.done)
 
 
 def launch(job: Job) -> None:
@@ -100,9 +109,12 @@ def _watch(job: Job, processes: Sequence[_Process]) -> None:
         for each in processes:
             if _listen(each):
                 moved = clock
-        if any(each.popen.poll() not in (None, 0) for each in processes):
+        ended = [each for each in processes if each.popen.poll() is not None]
+        for each in ended:
+            _listen(each)  # what it said between the last look and its end
+        if any(each.failed for each in ended):
             raise _first_failure(processes)
-        if all(each.popen.returncode == 0 for each in processes):
+        if len(ended) == len(processes):
             return
         begun = any(each.doing != START for each in processes)
         if clock - moved > (job.settings.timeout if begun else max(job.settings.timeout, STARTING)):
@@ -120,6 +132,8 @@ def _listen(process: _Process) -> bool:
         if "failed" in message:
             process.complaint, process.traceback = message["failed"], message["traceback"]
             process.failed_at = message["at"]
+        elif "done" in message:
+            process.done = True
         else:
             process.index, process.doing = message["file"], message["doing"]
     return bool(lines)
@@ -130,7 +144,7 @@ def _first_failure(processes: Sequence[_Process]) -> LaunchError:
     time.sleep(0.3)
     for each in processes:
         _listen(each)
-    gone = [each for each in processes if each.popen.poll() not in (None, 0)]
+    gone = [each for each in processes if each.failed]
     culprit = min(gone, key=lambda each: (each.popen.returncode > 0, each.failed_at))
     code = culprit.popen.returncode
     if culprit.complaint:
@@ -142,8 +156,10 @@ def _first_failure(processes: Sequence[_Process]) -> LaunchError:
 
 
 def _tail(log: Path) -> str:
-    lines = log.read_text(errors="replace").strip().splitlines()[-12:]
-    return "\n".join(f"    | {line}" for line in lines)
+    """The last lines of what the rank wrote, without the frames of this package below the reader's."""
+    lines = log.read_text(errors="replace").strip().splitlines()
+    kept = [line for line in lines if not line.startswith(_NOT_THEIRS) and line.strip()]
+    return "\n".join(f"    | {line}" for line in kept[-12:])
 
 
 def _stuck(job: Job, running: Sequence[_Process]) -> LaunchError:

@@ -10,19 +10,24 @@ LIKELY = {"float32": 1e-5, "float16": 6e-4, "bfloat16": 4 * 2.0**-8}
 """Relative error of a whole gradient up to which a type is the likely one: about the geometric mean of neighbours."""
 SLACK = 4.0
 """How many units the sum of a few rounded parts may be off."""
+TERMS = 16.0
+"""The same where each term of the gradient was rounded, not the gradient: terms may be larger than their sum."""
 
 
-def carried_in(reference: Vectors, found: Vectors, residual: float) -> str | None:
-    """The type whose rounding explains so small a difference; None if it is larger, or not spread as rounding is."""
+def carried_in(reference: Vectors, found: Vectors, residual: float, slack: float = SLACK) -> str | None:
+    """The type whose rounding explains so small a difference; None if it is larger, or not spread as rounding is.
+
+    slack   units of the type by which a number may be off, relative to the greatest of its tensor
+    """
     likely = next((name for name, most in LIKELY.items() if 0 < residual <= most), None)
     if likely is None or not all(
-        _close(reference[name], found[name], UNITS[likely]) for name in found if name in reference
+        _close(reference[name], found[name], slack * UNITS[likely]) for name in found if name in reference
     ):
         return None
     return likely
 
 
-def _close(expected: Array, got: Array, unit: float) -> bool:
-    """No number is off by more than a few units of the greatest one."""
+def _close(expected: Array, got: Array, relative: float) -> bool:
+    """No number is off by more than so much of the greatest one."""
     scale = max(float(np.max(np.abs(expected), initial=0.0)), 1e-30)
-    return bool(np.max(np.abs(expected - got), initial=0.0) <= SLACK * unit * scale)
+    return bool(np.max(np.abs(expected - got), initial=0.0) <= relative * scale)

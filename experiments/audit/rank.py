@@ -197,6 +197,7 @@ def main() -> NoReturn:
     except BaseException:
         traceback.print_exc()
         end(1)
+    _send(pipe, {"done": True})
     end(0)
 
 

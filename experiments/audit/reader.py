@@ -98,7 +98,11 @@ class ReaderFile:
             given = self.module.weights(data)
         if not isinstance(given, torch.Tensor) or given.shape != (samples,):
             raise ReaderError(f"weights(data) must return a tensor of {samples} numbers, got {_described(given)}")
-        return [float(weight) for weight in given]
+        weights = [float(weight) for weight in given]
+        wrong = next((weight for weight in weights if not 0 <= weight < float("inf")), None)
+        if wrong is not None:
+            raise ReaderError(f"weights(data) must not be negative and must be finite, one is {wrong:g}")
+        return weights
 
     def step(self, context: Context, model: nn.Module, optimizer: torch.optim.Optimizer, data: Data) -> None:
         """One update, as the reader trains."""

@@ -23,7 +23,8 @@ def full(tensor: torch.Tensor) -> torch.Tensor:
 
 def numbers(tensor: torch.Tensor) -> Array:
     """The values in float64, gathered."""
-    return cast(Array, full(tensor.detach()).detach().to("cpu", torch.float64).numpy())
+    whole = full(tensor.detach()).detach()
+    return cast(Array, (whole.to_dense() if whole.is_sparse else whole).to("cpu", torch.float64).numpy())
 
 
 def plain_name(name: str) -> str:
@@ -215,5 +216,6 @@ class Recorder:
 
 
 def _greatest(tensor: torch.Tensor) -> float:
-    local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-    return float(local.detach().abs().max()) if local.numel() else 0.0
+    local = (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
+    values = local.coalesce().values() if local.is_sparse else local
+    return float(values.abs().max()) if values.numel() else 0.0

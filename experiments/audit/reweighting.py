@@ -50,6 +50,11 @@ class Span:
                     matrix[:, i] = column[name].ravel()
             yield matrix, vector[name].ravel() if vector and name in vector else np.zeros(size)
 
+    def length(self, weights: Array) -> float:
+        """‖Bv‖."""
+        chosen = weights[self.used]
+        return float(np.sqrt(max(chosen @ self.gram @ chosen, 0.0)))
+
     def against(self, vector: Vectors) -> "Against":
         """This span with a vector to be explained."""
         return Against(self, vector)
@@ -156,6 +161,8 @@ def _named_by_ratio(weights: Array, right: Array, close: float) -> Reweighting:
     if not len(kept):
         return Reweighting("dropped_microbatch", weights, 0.0, tuple(dropped))
     least = float(np.min(np.abs(kept))) * float(np.sign(kept[0]))
+    if not dropped and not _usual(least, weights, right, close):
+        return Reweighting("unknown", weights)
     times = kept / least
     often = np.unique(np.round(times))
     if np.all(np.abs(times - np.round(times)) < close) and len(often) <= 2 and often[-1] <= max(8, len(right)):
@@ -165,6 +172,11 @@ def _named_by_ratio(weights: Array, right: Array, close: float) -> Reweighting:
         if repeated:
             return Reweighting("duplicated_samples", weights, least, tuple(repeated))
     return Reweighting("unknown", weights)
+
+
+def _usual(least: float, weights: Array, right: Array, close: float) -> bool:
+    """The cells that count least are right, or all together make a mean: then it is the others that count too often."""
+    return abs(abs(least) - 1) < close or abs(float(weights.sum() / right.sum()) - 1) < close
 
 
 def _single_cells(against: Against, right: Array, fits: float) -> Reweighting | None:

@@ -25,14 +25,17 @@ def compared(case: Case) -> Found:
         "gradient": None,
         "norm": None,
         "clipped_gradient": None,
-        "parameters": compare.vectors(reference.parameters, first.parameters, atol, lenient),
-        "optimizer_state": compare.states(reference.optimizer_state, first.optimizer_state, atol, lenient),
+        "parameters": None,
+        "optimizer_state": compare.states(reference.optimizer_state, case.optimizer_state, atol, lenient),
     }
     if "gradient" in reference.vectors and case.gradient is not None:
         found["gradient"] = compare.vectors(reference.gradient, case.gradient, atol)
         found["norm"] = _norm(case, atol)
         if "clipped_gradient" in reference.vectors and "clipped_gradient" in first.vectors:
             found["clipped_gradient"] = compare.vectors(reference.clipped_gradient, first.clipped_gradient, atol)
+    clipped = found["clipped_gradient"]
+    same = clipped is not None and not clipped.there
+    found["parameters"] = compare.parameters(reference, first, atol, lenient, same_gradient=same)
     return found
 
 

@@ -95,6 +95,8 @@ def install() -> None:
     _patch(torch.amp.GradScaler, "unscale_", functools.partial(_announced, "unscale"))
     _patch(nn.functional, "dropout", _dropout)
     _patch(torch.autocast, "__enter__", functools.partial(_announced, "autocast"))
+    _patch(dist, "init_process_group", _ignored)
+    _patch(dist, "destroy_process_group", _destroyed)
     register_optimizer_step_pre_hook(_step_begins)
     register_optimizer_step_post_hook(_step_ended)
 
@@ -147,6 +149,16 @@ def _announced(event: str, original: Function, *args: Any, **kwargs: Any) -> Any
     return original(*args, **kwargs)
 
 
+def _ignored(original: Function, *args: Any, **kwargs: Any) -> None:
+    """The reader's world is there before the file is loaded (`experiments.audit.worlds` keeps the original)."""
+
+
+def _destroyed(original: Function, group: Any = None) -> None:
+    """The world outlives the reader's step; a group of the reader's own may go."""
+    if group is not None and group is not dist.group.WORLD:
+        original(group)
+
+
 def _clip(original: Function, *args: Any, **kwargs: Any) -> Any:
     """clip_grad_norm_ and its older name: the norm is what it returns."""
     listener = _State.listener
@@ -193,14 +205,22 @@ def _dropout(original: Function, input: torch.Tensor, p: float = 0.5, training: 
     return original(input, p, training, *more)
 
 
-def _step_begins(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-    if _State.listener is not None:
+def _step_begins(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    if _State.listener is not None and not _has_closure(args, kwargs):
         _State.listener.before_step(optimizer)
 
 
-def _step_ended(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+def _step_ended(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """A closure makes the gradients within the step; they are still there when it has ended."""
     if _State.listener is not None:
+        if _has_closure(args, kwargs):
+            _State.listener.before_step(optimizer)
         _State.listener.after_step(optimizer)
+
+
+def _has_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """`args` begin with the optimizer itself."""
+    return callable(kwargs.get("closure")) or (len(args) > 1 and callable(args[1]))
 
 
 def synchronises(module: nn.Module) -> bool | None:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
+from torch.distributed import destroy_process_group, init_process_group  # before the taps replace them
 from torch.nn.parallel import DistributedDataParallel
 
 Value = TypeVar("Value")
@@ -38,7 +39,7 @@ def prepare(dtype: str, backend: str, rank: int) -> torch.device:
 @contextmanager
 def of_one(backend: str) -> Iterator[None]:
     """A process group with one member: wrappers and collectives work, and change nothing."""
-    dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
+    init_process_group(backend, store=HashStore(), rank=0, world_size=1)
     try:
         yield
     finally:
@@ -49,7 +50,7 @@ class World:
     """All ranks, and a group of our own beside the reader's."""
 
     def __init__(self, backend: str, address: str, rank: int, size: int, timeout: timedelta) -> None:
-        dist.init_process_group(backend, init_method=address, rank=rank, world_size=size, timeout=timeout)
+        init_process_group(backend, init_method=address, rank=rank, world_size=size, timeout=timeout)
         self.rank, self.size = rank, size
         self._control = cast("dist.ProcessGroup", dist.new_group(backend="gloo", timeout=timeout))
 
@@ -65,7 +66,7 @@ def leave() -> None:
     gc.collect()
     alive = [each for each in gc.get_objects() if issubclass(type(each), DistributedDataParallel)]
     _survivors.extend(alive)
-    dist.destroy_process_group()
+    destroy_process_group()
 
 
 def rendezvous(folder: Path) -> str:
