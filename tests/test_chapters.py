@@ -14,6 +14,7 @@ import pytest
 from app.calculators import Calculator
 from app.chapters import Book, BookError, Chapter, Planned, load_book
 from app.contract import Inputs, Query, Real, Result
+from tests.book import the_book
 
 HEAD = """+++
 title = "{title}"
@@ -344,7 +345,7 @@ def test_authors_get_every_mistake_on_the_command_line(book_folder: Folder) -> N
 
 
 def test_the_book_itself_is_right_in_both_languages() -> None:
-    book = load_book()
+    book = the_book()
     assert book.chapters["zh"], "the checkout holds chapters"
     assert [str(mistake) for mistake in book.check()] == []
 

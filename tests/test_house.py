@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from app.calculators import registry
-from app.chapters import LANGUAGES, load_book
+from app.chapters import LANGUAGES
+from tests.book import the_book
 
 ROOT = Path(__file__).parents[1]
 TOP_LEVEL = {"pyproject.toml", "app", "content", "static", "templates", "experiments", "tests", "README.md", "LICENSE"}
@@ -109,13 +110,13 @@ def test_importing_the_application_leaves_torch_out() -> None:
 def test_a_calculator_has_its_template_its_test_and_a_chapter(name: str) -> None:
     assert (ROOT / "templates" / "calculators" / f"{name}.html").is_file()
     assert (ROOT / "tests" / "calculators" / f"test_{name}.py").is_file()
-    book = load_book()
+    book = the_book()
     for lang in LANGUAGES:
         assert any(ref.name == name for chapter in book.chapters[lang] for ref in chapter.document.calculators)
 
 
 def test_both_languages_hold_the_same_chapters_ids_formulas_and_fences() -> None:
-    book = load_book()
+    book = the_book()
     zh, en = (book.chapters[lang] for lang in LANGUAGES)
     assert [chapter.file.name for chapter in zh] == [chapter.file.name for chapter in en]
     for one, other in zip(zh, en, strict=True):
@@ -129,7 +130,7 @@ def test_both_languages_hold_the_same_chapters_ids_formulas_and_fences() -> None
 
 
 def test_every_chapter_has_something_to_see_an_exercise_and_a_source() -> None:
-    book = load_book()
+    book = the_book()
     for lang in LANGUAGES:
         for chapter in book.chapters[lang]:
             html = "".join(piece for piece in chapter.pieces if isinstance(piece, str))

@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 from starlette.testclient import TestClient
 
-from app.chapters import load_book
 from app.evidence import ConformanceRow, Library, Result
 from app.matrix import Matrix, as_csv, as_json, family, load_texts
+from tests.book import the_book
 
 CONTENT = Path(__file__).parents[1] / "content"
 TEXTS = load_texts(CONTENT)
@@ -120,7 +120,7 @@ def test_an_unknown_framework_is_not_found(client: TestClient) -> None:
 
 @pytest.mark.parametrize("lang", LANGS)
 def test_surprises_lead_to_sections_that_exist(lang: str) -> None:
-    paths = {section.path for section in load_book().sections() if section.lang == lang}
+    paths = {section.path for section in the_book().sections() if section.lang == lang}
     named = {surprise.chapter for text in TEXTS.framework.values() for surprise in text.surprise if surprise.chapter}
     assert {f"/{lang}/{chapter}" for chapter in named} <= paths
 

@@ -18,8 +18,9 @@ from app.evidence import Library
 from app.main import create_app
 from app.paths import folder
 from app.site import Settings
+from tests.book import the_book
 
-BOOK = load_book()
+BOOK = the_book()
 CHAPTERS = [chapter for lang in LANGUAGES for chapter in BOOK.chapters[lang]]
 CALCULATORS = sorted(registry())
 CHINESE = re.compile("[\u4e00-\u9fff]")
@@ -241,7 +242,7 @@ def test_a_planned_chapter_named_in_the_text_is_no_link(client: TestClient) -> N
     ]
     for chapter, mark in planned:
         assert text_of(mark).strip("()（）") == ("计划中" if chapter.lang == "zh" else "planned")
-    assert planned or not load_book().planned["en"]
+    assert planned or not the_book().planned["en"]
 
 
 def test_evidence_that_is_not_published_says_so_and_names_the_command(

@@ -14,7 +14,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from app.calculators import registry
-from app.chapters import LANGUAGES, CalculatorRef, Chapter, load_book
+from app.chapters import LANGUAGES, CalculatorRef, Chapter
+from tests.book import the_book
 
 State = dict[str, str]
 
@@ -91,7 +92,7 @@ TYPED: dict[str, State] = {
 
 FIELDS = [(name, field) for name, state in TYPED.items() for field in state]
 CHINESE = re.compile("[\u4e00-\u9fff]")
-BOOK = load_book()
+BOOK = the_book()
 CARRIERS = [c for lang in LANGUAGES for c in BOOK.chapters[lang] if c.calculators]
 FENCES = [(c, ref) for c in CARRIERS for ref in c.calculators]
 

@@ -12,9 +12,10 @@ from httpx2 import Response
 from starlette.testclient import TestClient
 
 from app.calculators import registry
-from app.chapters import LANGUAGES, load_book
+from app.chapters import LANGUAGES
 from app.main import create_app
 from app.site import Settings
+from tests.book import the_book
 
 CALCULATORS = sorted(registry())
 FIELDS = [(name, field) for name in CALCULATORS for field in registry()[name].query.model_fields]
@@ -330,7 +331,7 @@ PAGES = [
         "search?q=loss",
         "api",
         "nothing",
-        *(chapter.slug for chapter in load_book().chapters["zh"]),
+        *(chapter.slug for chapter in the_book().chapters["zh"]),
         *(f"calculators/{name}" for name in CALCULATORS),
         "calculators/info_nce?tau=0",
     )

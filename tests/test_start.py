@@ -9,8 +9,8 @@ from starlette.testclient import TestClient
 
 from app.answers import get
 from app.calculators import registry
-from app.chapters import load_book
 from app.guide import Answer, load_guide
+from tests.book import the_book
 
 GUIDE = load_guide(Path(__file__).parent.parent / "content")
 ANSWERS = [(symptom.id, answer) for symptom in GUIDE.symptom for answer in symptom.answer]
@@ -47,7 +47,7 @@ def test_what_is_asked_is_filled_in_and_labelled(answer: Answer) -> None:
 
 @pytest.mark.parametrize("lang", ["zh", "en"])
 def test_every_answer_names_a_section_that_exists(lang: str) -> None:
-    paths = {section.path for section in load_book().sections() if section.lang == lang}
+    paths = {section.path for section in the_book().sections() if section.lang == lang}
     assert {f"/{lang}/{answer.chapter}" for _, answer in ANSWERS} <= paths
 
 

@@ -7,9 +7,10 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, ViewportSize
 
-from app.chapters import LANGUAGES, load_book
+from app.chapters import LANGUAGES
+from tests.book import the_book
 
-BOOK = load_book()
+BOOK = the_book()
 KINDS = {
     "shelf": "/zh/",
     "chapter": "/zh/parallel-correctness",
