@@ -105,7 +105,7 @@ def test_every_file_that_it_names_exists() -> None:
 
 def _places() -> list[Path]:
     """Where the map of the house is indented, a name stands below the folder above it."""
-    return [ROOT, ROOT / "app", ROOT / "templates", ROOT / "tests", ROOT / "content"]
+    return [ROOT, *(ROOT / name for name in ("app", "templates", "tests", "content", "experiments"))]
 
 
 def test_every_switch_that_it_names_is_read_somewhere() -> None:
