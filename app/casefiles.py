@@ -12,7 +12,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from app.calculators import Calculator, registry
-from app.errors import FieldError, RefusedError
+from app.errors import FieldError, RefusedError, not_json
 from app.states import BodyState
 from app.tables import table
 
@@ -61,7 +61,8 @@ def read_file(calculator: Calculator, content: bytes, into: str, body: Mapping[s
     try:
         text = content.decode("utf-8-sig").strip()
     except UnicodeDecodeError:
-        raise file_error("is not UTF-8 text", "不是 UTF-8 文本") from None
+        en = "is not UTF-8 text: choose “CSV UTF-8” where your spreadsheet saves it"
+        raise file_error(en, "不是 UTF-8 文本：从表格软件另存时请选“CSV UTF-8”") from None
     if not text:
         raise file_error("is empty", "是空的") from None
     if text[0] not in "{[":
@@ -69,7 +70,7 @@ def read_file(calculator: Calculator, content: bytes, into: str, body: Mapping[s
     try:
         found = from_json(text, allow_inf_nan=False)
     except ValueError as error:
-        raise file_error(f"is not JSON: {error}", f"不是合法的 JSON：{error}") from None
+        raise file_error(*not_json(error)) from None
     if not isinstance(found, dict):
         en, zh = "must hold a JSON object: a body, a case, or cases", "应是 JSON 对象：请求体、一个算例或 cases"
         raise file_error(en, zh)
@@ -109,12 +110,11 @@ def _cases(entries: list[Any]) -> CaseList:
 
 
 def _case(name: str, entry: Mapping[str, Any]) -> Case:
-    tolerance = entry.get("tolerance")
-    scheme = entry.get("scheme")
+    tolerance, scheme, expected = entry.get("tolerance"), entry.get("scheme"), entry.get("expected")
     return Case(
         name=name,
         state=BodyState(entry["inputs"], scheme if isinstance(scheme, str) else None),
-        expected=entry.get("expected"),
+        expected=expected if isinstance(expected, Mapping) else None,
         tolerance=numbers_in(tolerance),
         id=str(entry.get("id", "")),
         title=str(entry.get("title", "")),

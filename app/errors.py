@@ -84,7 +84,7 @@ _MESSAGES: dict[str, _Words] = {
     "literal_error": lambda ctx: (f"must be {ctx['expected']}", f"应为 {ctx['expected'].replace(' or ', ' 或 ')}"),
     "enum": lambda ctx: (f"must be {ctx['expected']}", f"应为 {ctx['expected'].replace(' or ', ' 或 ')}"),
     "number_type": lambda _: ("must be a finite number, or its text", "应为有限的数，或写成文本的数"),
-    "json_invalid": lambda ctx: (f"is not JSON: {ctx['error']}", f"不是合法的 JSON：{ctx['error']}"),
+    "json_invalid": lambda ctx: not_json(ctx["error"]),
     "too_long": lambda ctx: (f"has more than {ctx['max_length']} entries", f"超过 {ctx['max_length']} 项"),
     "too_short": lambda ctx: (f"needs at least {ctx['min_length']} entries", f"至少要有 {ctx['min_length']} 项"),
     "string_too_long": lambda ctx: (f"is longer than {ctx['max_length']} characters", f"超过 {ctx['max_length']} 字"),
@@ -136,6 +136,32 @@ def _placed(
 ) -> FieldError:
     numbers = tuple(step for step in path[1:] if isinstance(step, int))
     return FieldError(path, code, en, zh, value, numbers or cell or ())
+
+
+_JSON_FAULTS = {
+    "trailing comma": "末尾多一个逗号",
+    "expected value": "这里应是一个值（JSON 没有 NaN 和 Infinity）",
+    "expected ident": "这里应是 true、false 或 null",
+    "expected `:`": "这里应是冒号",
+    "expected `,` or `]`": "这里应是逗号或 ]",
+    "expected `,` or `}`": "这里应是逗号或 }",
+    "key must be a string": "键要写在双引号里",
+    "invalid number": "数的写法不对",
+    "number out of range": "数超出范围",
+    "invalid escape": "转义的写法不对",
+    "trailing characters": "结束之后还有内容",
+    "recursion limit exceeded": "嵌套过深",
+}
+"""What the JSON parser complains of, in Chinese; anything else it says is that the text ends too early or is broken."""
+
+
+def not_json(error: object) -> tuple[str, str]:
+    """What is wrong with a text that should be JSON, and where, in both languages."""
+    fault, _, place = str(error).partition(" at line ")
+    line, _, column = place.partition(" column ")
+    short = "还没有写完" if fault.startswith("EOF") else "写法不对"
+    where = f"第 {line} 行第 {column} 个字符处，" if column else ""
+    return f"is not JSON: {error}", f"不是合法的 JSON：{where}{_JSON_FAULTS.get(fault, short)}"
 
 
 def given_twice(field: str) -> FieldError:

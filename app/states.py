@@ -19,7 +19,7 @@ from pydantic_core import from_json
 
 from app.calculators import Calculator
 from app.contract import InputError, Inputs, Result, split_rows
-from app.errors import FieldError, RefusedError, refused
+from app.errors import FieldError, RefusedError, not_json, refused
 
 BODY = "body."
 """What stands before the name of a body field."""
@@ -195,7 +195,7 @@ def _from_json(text: str) -> Any:
     try:
         return from_json(text, allow_inf_nan=False)
     except ValueError as error:
-        raise InputError(f"is not JSON: {error}", f"不是合法的 JSON：{error}", code="json_invalid") from None
+        raise InputError(*not_json(error), code="json_invalid") from None
 
 
 # ---- writing

@@ -40,9 +40,9 @@ def matrices(calculator: Calculator) -> list[BodyField]:
 def table(calculator: Calculator, text: str, into: str, body: Mapping[str, Any]) -> dict[str, Any]:
     """The body with a table's fields in it; RefusedError names line and column of what cannot be read."""
     first = text.partition("\n")[0]
-    delimiter = next((mark for mark in "\t,;" if mark in first), ",")
+    delimiter = next((mark for mark in "\t;,；，" if mark in first), ",")
     header = [cell.strip().strip('"') for cell in first.split(delimiter)]
-    if all(map(_is_number, header)):
+    if any(map(_is_number, header)):
         return _matrix(calculator, text, delimiter, into, body)
     header = ["rank" if name == "replica" else name for name in header]
     known = body_fields(calculator)
@@ -65,6 +65,7 @@ def _gives_way(name: str, replaced: set[str], known: Mapping[str, BodyField]) ->
 
 
 def _matrix(calculator: Calculator, text: str, delimiter: str, into: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    body = calculator.inputs.laid_out(dict(body))
     choices = {field.name: field for field in matrices(calculator)}
     if not choices:
         raise _error("has no header, and this calculator takes no plain matrix", "没有表头，而这个计算器不接受单个矩阵")
@@ -126,6 +127,8 @@ def _columns(text: str, delimiter: str, header: Sequence[str]) -> Columns:
         if numbers is not None:
             return {name: numbers[name].ravel() for name in header}
     rows = list(itertools.islice(_lines(text, delimiter), 1, None))
+    if not rows:
+        raise _error("has a header and nothing below it", "只有表头，下面没有内容")
     for line, row in rows:
         if len(row) != len(header):
             en = f"line {line} has {len(row)} cells, the header {len(header)}"
@@ -164,6 +167,9 @@ def _check(cells: list[tuple[int, int, str]]) -> None:
             extended(cell)
         except InputError as error:
             en, zh = f"line {line}, column {column + 1}: {error.en}", f"第 {line} 行第 {column + 1} 列：{error.zh}"
+            if "," in cell:
+                en += "; decimals have a point, thousands no mark"
+                zh += "；小数点写作 .，千位不加分隔"
             errors.append(FieldError(("file",), error.code, en, zh, cell, (line - 1, column)))
             if len(errors) == _REPORTED:
                 break

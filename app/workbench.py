@@ -19,7 +19,7 @@ from app.calculators import Calculator, registry
 from app.casefiles import Case, CaseList, file_error, numbers_in, read_file
 from app.comparison import Comparison, Leaf, compare, leaves
 from app.contract import Result
-from app.errors import FieldError, RefusedError, given_twice
+from app.errors import FieldError, RefusedError, given_twice, not_json
 from app.states import BodyState
 
 LONGEST_ADDRESS = 8_000
@@ -138,10 +138,10 @@ def _expectation(fields: dict[str, str]) -> tuple[Expectation | None, list[Field
             try:
                 found[name] = from_json(fields.pop(name), allow_inf_nan=False)
             except ValueError as error:
-                refusals.append(
-                    FieldError((name,), "json_invalid", f"is not JSON: {error}", f"不是合法的 JSON：{error}")
-                )
-    if "expected" not in found:
+                refusals.append(FieldError((name,), "json_invalid", *not_json(error)))
+    if not isinstance(found.get("expected", {}), dict):
+        refusals.append(FieldError(("expected",), "dict_type", "must be an object", "应为对象"))
+    if refusals or "expected" not in found:
         return None, refusals
     return Expectation(found["expected"], numbers_in(found.get("tolerance"))), refusals
 
@@ -170,7 +170,10 @@ def form_of(content_type: str, body: bytes) -> tuple[list[tuple[str, str]], byte
     files: list[bytes] = []
 
     def on_field(field: Any) -> None:
-        pairs.append((field.field_name.decode(), (field.value or b"").decode("utf-8-sig", "replace")))
+        if field.field_name != FILE.encode():
+            pairs.append((field.field_name.decode(), (field.value or b"").decode("utf-8-sig", "replace")))
+        elif field.value:
+            files.append(field.value)
 
     def on_file(file: Any) -> None:
         file.file_object.seek(0)
@@ -197,6 +200,8 @@ def _opened(calculator: Calculator, pairs: list[tuple[str, str]], file: bytes, i
         return Shown(calculator.name, fields, error.errors)
     if isinstance(found, CaseList):
         return replace(shown(calculator, list(fields.items())), cases=found)
+    if not found.state.body:
+        return Shown(calculator.name, fields, file_error("holds an empty body", "请求体为空").errors)
     return opened(found)
 
 
@@ -217,8 +222,6 @@ def opened(case: Case) -> Shown:
     state = Shown(case.name, fields or {}, expectation=expectation, withheld=long, from_file=True)
     if long:
         state = replace(state, fields={n: t for n, t in state.fields.items() if len(t) <= LONGEST_TEXT})
-    if not case.state.body:
-        return replace(state, refusals=file_error("holds an empty body", "请求体为空").errors)
     try:
         return replace(state, view=states.view_of(calculator, case.state))
     except RefusedError as error:

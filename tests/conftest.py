@@ -27,6 +27,7 @@ def pytest_runtest_makereport() -> Generator[None, Any, Any]:
     return report
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Two workers share the tests file by file; a folder whose tests share one browser or one run stays together."""
     for item in items:

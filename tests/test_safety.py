@@ -120,7 +120,8 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> TestClient:
         raise RuntimeError("a secret of the server")
 
     application = create_app(Settings(root_path="/wiki"))
-    monkeypatch.setattr("app.panels.view_of", fail)
+    for module in ("panels", "workbench"):
+        monkeypatch.setattr(f"app.{module}.view_of", fail)
     monkeypatch.setattr("app.answers.view_of", fail)
     return TestClient(application, raise_server_exceptions=False)
 

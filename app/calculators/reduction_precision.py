@@ -53,7 +53,7 @@ from app.contract import (
 )
 
 Value = float | NonFinite
-SchemeName = Literal["sum_then_divide", "divide_then_sum", "predivided"]
+PlacementName = Literal["sum_then_divide", "divide_then_sum", "predivided"]
 Outcome = Literal["right", "off", "vanished", "overflow"]
 
 
@@ -132,7 +132,7 @@ class Reduced(ResultBase):
     reason: Reason | None
 
 
-class Scheme(ResultBase):
+class Placement(ResultBase):
     """One place of the division: divisors (exact), what the summands become, the sum they have without rounding."""
 
     first_divisor: str
@@ -155,7 +155,7 @@ class Norm(ResultBase):
 
 class Result(ResultBase):
     """Three places of the division × three ways of adding. The means by the chosen `accumulation` stand under the names
-    of their schemes; `predivide` is the factor used."""
+    of their placements; `predivide` is the factor used."""
 
     dtype: FormatName
     ranks: int
@@ -169,23 +169,23 @@ class Result(ResultBase):
     sum_then_divide: Value
     divide_then_sum: Value
     predivided: Value
-    schemes: dict[SchemeName, Scheme]
+    placements: dict[PlacementName, Placement]
     norm: Norm
 
     def tables(self) -> list[Table]:
-        """One row a scheme and way of adding, then the norms."""
+        """One row a placement and way of adding, then the norms."""
         rows = [
-            (name, order, scheme.first_divisor, scheme.last_divisor, *(value for _, value in reduced))
-            for name, scheme in self.schemes.items()
-            for order, reduced in scheme.reductions.items()
+            (name, order, placement.first_divisor, placement.last_divisor, *(value for _, value in reduced))
+            for name, placement in self.placements.items()
+            for order, reduced in placement.reductions.items()
         ]
-        header = ("scheme", "accumulation", "first_divisor", "last_divisor", *Reduced.model_fields)
+        header = ("placement", "accumulation", "first_divisor", "last_divisor", *Reduced.model_fields)
         norm_rows = [tuple(value for _, value in self.norm)]
         return [Table(header=header, rows=rows), Table(header=tuple(Norm.model_fields), rows=norm_rows)]
 
 
 class Row(ResultBase):
-    """A value that `count` ranks hold, and the summand that each scheme makes of it."""
+    """A value that `count` ranks hold, and the summand that each placement makes of it."""
 
     given: float
     count: int
@@ -206,14 +206,16 @@ class View(Result):
 
 
 def compute(inputs: Inputs) -> Result:
-    """Every scheme in every order; InputError where the number of ranks is not that of the values."""
+    """Every placement in every order; InputError where the number of ranks is not that of the values."""
     form, count = FORMATS[inputs.dtype], _ranks(inputs)
     entered = [form.nearest(value) for value in inputs.values]
     held = entered * (count // len(entered))
     mean = exact_sum(held) / count
     factors = _factors(inputs)
-    schemes = {name: _scheme(held, factor, mean, form) for name, factor in factors.items()}
-    means: dict[str, Value] = {name: scheme.reductions[inputs.accumulation].mean for name, scheme in schemes.items()}
+    placements = {name: _placement(held, factor, mean, form) for name, factor in factors.items()}
+    means: dict[str, Value] = {
+        name: placement.reductions[inputs.accumulation].mean for name, placement in placements.items()
+    }
     return Result(
         dtype=inputs.dtype,
         ranks=count,
@@ -231,13 +233,13 @@ def compute(inputs: Inputs) -> Result:
         exact_mean=finite_or_name(float(mean)),
         exact_mean_exact=fraction_text(mean) if isinstance(mean, Fraction) else None,
         **means,
-        schemes=schemes,
+        placements=placements,
         norm=_norm(norms(held, form, FORMATS["float32"]), held),
     )
 
 
 def present(inputs: Inputs, scheme: str | None = None) -> View:
-    """What is shown of a body: all schemes side by side."""
+    """What is shown of a body: all placements side by side."""
     no_scheme(scheme)
     return View(**dict(compute(inputs)), rows=_rows(inputs))
 
@@ -256,8 +258,8 @@ def _ranks(inputs: Inputs) -> int:
     raise InputError(en, zh, field="ranks", code="shape_mismatch")
 
 
-def _factors(inputs: Inputs) -> dict[SchemeName, Fraction]:
-    """What each scheme divides by before the sum."""
+def _factors(inputs: Inputs) -> dict[PlacementName, Fraction]:
+    """What each placement divides by before the sum."""
     ranks = _ranks(inputs)
     predivide = _fsdp_factor(ranks) if inputs.predivide is None else inputs.predivide
     return {"sum_then_divide": Fraction(1), "divide_then_sum": Fraction(ranks), "predivided": predivide}
@@ -282,10 +284,10 @@ def _entry(inputs: Inputs, entered: list[float]) -> Entry:
     )
 
 
-def _scheme(held: list[float], factor: Fraction, exact_mean: Fraction | float, form: FloatFormat) -> Scheme:
+def _placement(held: list[float], factor: Fraction, exact_mean: Fraction | float, form: FloatFormat) -> Placement:
     summands, last = divided(held, factor, form), len(held) / factor
     unrounded = exact_sum(summands.values)
-    return Scheme(
+    return Placement(
         first_divisor=fraction_text(factor),
         last_divisor=fraction_text(last),
         summand_largest=finite_or_name(max(map(abs, summands.values))),

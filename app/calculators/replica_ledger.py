@@ -93,7 +93,7 @@ class Inputs(InputsBase):
     @classmethod
     def _columns_in_place(cls, body: Any) -> Any:
         """Accept the columns at the top of the body, in place of `microsteps`."""
-        if not isinstance(body, dict) or "microsteps" in body or "n" not in body:
+        if not isinstance(body, dict) or "microsteps" in body or body.keys().isdisjoint(Columns.model_fields):
             return body
         columns = {name: body[name] for name in Columns.model_fields if name in body}
         return {name: value for name, value in body.items() if name not in columns} | {"microsteps": columns}

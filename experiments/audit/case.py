@@ -12,6 +12,8 @@ from experiments.audit.plans import Plan
 from experiments.audit.trace import Trace
 from experiments.audit.vectors import Array, Vectors, Writer
 
+COARSEST = 1e-3
+"""Relative rounding above which effective weights, and small differences of any kind, cannot be told apart."""
 COARSE = 5.0
 """What a chain of roundings may add up to, in units of the tolerance."""
 
@@ -36,6 +38,11 @@ class Case:
     def near(self) -> float:
         """Relative residual below which two gradients are proportional, and factors equal; more in coarser types."""
         return max(1e-9, COARSE * self.atol)
+
+    @property
+    def blurred(self) -> bool:
+        """The type is too coarse to tell weights from rounding."""
+        return self.near > COARSEST
 
     @property
     def apart(self) -> float:

@@ -2,10 +2,14 @@
 
 import argparse
 import os
+import signal
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 from typing import NoReturn
 
 from experiments.audit import plans
@@ -71,7 +75,24 @@ def run(options: argparse.Namespace) -> int:
         return 2
     if all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")):
         _joined(options, settings)
-    return _show(audit(options.file, **given), options)
+    with _ending_ranks_too():
+        report = audit(options.file, **given)
+    return _show(report, options)
+
+
+@contextmanager
+def _ending_ranks_too() -> Iterator[None]:
+    """Who ends the command ends its ranks, and the folder goes: a signal unwinds like an exception."""
+
+    def stop(number: int, frame: FrameType | None) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _show(report: Report, options: argparse.Namespace) -> int:

@@ -182,10 +182,15 @@ def loss(reference: Trace, ranks: Sequence[Trace], atol: float) -> tuple[Differe
     if not reference.losses or any(_surrogate(trace) for trace in (reference, *ranks)):
         return None
     expected, sums = sum(reference.losses), [sum(trace.losses) for trace in ranks]
-    allowed = atol * max(abs(expected), SMALL)
+    allowed = _allowed(atol, [expected])
     mean = sum(sums) / len(sums)
     best = min((mean, sum(sums)), key=lambda value: abs(value - expected) > allowed) if math.isfinite(mean) else mean
-    return Difference(abs(best - expected) if math.isfinite(best) else math.inf, allowed), expected, best
+    return Difference(greatest(np.array(expected), np.array(best)), allowed), expected, best
+
+
+def _allowed(atol: float, values: Sequence[float]) -> float:
+    """What numbers like these may be off by; those that are not finite say nothing about it."""
+    return atol * max([abs(value) for value in values if math.isfinite(value)] + [SMALL])
 
 
 def _surrogate(trace: Trace) -> bool:
@@ -203,5 +208,5 @@ def norms(expected: Sequence[float], found: Sequence[Sequence[float]], atol: flo
     """Norms that were computed, in order, on every rank; None where there are none to compare."""
     if not expected or not any(found):
         return None
-    allowed = atol * max(*map(abs, expected), SMALL)
+    allowed = _allowed(atol, expected)
     return Difference(max(greatest(np.array(expected), np.array(each)) for each in found), allowed)

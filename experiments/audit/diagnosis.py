@@ -175,6 +175,13 @@ def _notes(case: Case, found: stages.Found, first: str | None) -> tuple[Text, ..
     if case.consumption is not None and case.consumption.times != 1:
         times = f"{case.consumption.times:g}"
         notes.append({"en": f"every sample was fed {times} times", "zh": f"每个样本都被输入了 {times} 次"})
+    if case.blurred:
+        notes.append(
+            {
+                "en": f"differences below {case.atol:g} of the greatest number do not show: audit in float64 as well",
+                "zh": f"小于最大值 {case.atol:g} 倍的差异看不出来：请同时用 float64 审计",
+            }
+        )
     samples = found["samples"]
     if samples is not None and samples.there and first is None:
         notes.append(

@@ -7,6 +7,7 @@ from experiments.audit import compare, norms, parameters, precision
 from experiments.audit.case import Case
 from experiments.audit.compare import Difference
 from experiments.audit.gradients import explain_gradient, which_samples
+from experiments.audit.replicas import changed_settings, explain_replicas
 from experiments.audit.report import Finding
 from experiments.audit.wording import finding, listing, numbers, unknown
 
@@ -25,7 +26,7 @@ def explain(case: Case, found: Found, first: str) -> Finding:
         )
     by_events = _events(case)
     if first == "replicas":
-        return by_events or _replicas(case)
+        return by_events or explain_replicas(case) or _norm(case)
     if by_events:
         return by_events
     if first == "gradient":
@@ -83,111 +84,6 @@ def _clipped_scaled(events: Sequence[str]) -> bool:
     after = events[last:]
     clip = next((i for i, event in enumerate(after) if event in ("clip", "note norm")), None)
     return clip is not None and "unscale" not in after[:clip]
-
-
-def _replicas(case: Case) -> Finding:
-    """Why the ranks end with different models."""
-    idle = [trace for trace in case.ranks if trace.steps == 0]
-    if idle and len(idle) < case.processes:
-        return _some_stepped(case)
-    same_before = not compare.replicas(case.ranks, "gradient", case.atol).there
-    if same_before and compare.replicas(case.ranks, "clipped_gradient", case.atol).there:
-        return _norm(case)
-    if not compare.replicas(case.ranks, "clipped_gradient", case.atol).there:
-        other = _other_optimizers(case)
-        if other:
-            return other
-        return unknown(
-            case,
-            "The ranks step with the same gradient and end with different parameters: do they start from the same "
-            "model, with the same optimizer?",
-            "各 rank 用相同的梯度更新，参数却不同：它们的初始模型和优化器相同吗？",
-        )
-    return finding(case, "not_reduced", why=_why_not_reduced(case))
-
-
-def _other_optimizers(case: Case) -> Finding | None:
-    """The ranks step with the same gradient, but with other settings or another memory."""
-    first = case.ranks[0]
-    for trace in case.ranks[1:]:
-        changed = _changed_settings(first.hyperparameters, trace.hyperparameters)
-        if changed:
-            return unknown(
-                case,
-                f"The ranks step with the same gradient but other settings (rank 0 → {trace.rank}: "
-                f"{'; '.join(changed)}).",
-                f"各 rank 的梯度相同，但优化器设置不同（rank 0 → {trace.rank}：{'；'.join(changed)}）。",
-            )
-    states = compare.replicas(case.ranks, "optimizer_state", case.atol)
-    if not states.there:
-        return None
-    where = listing([name for name, apart in states.tensors if apart > states.allowed])
-    return finding(
-        case,
-        "optimizer_state",
-        where={"en": f"it is not the same on all ranks ({where})", "zh": f"各 rank 上不一致（{where}）"},
-    )
-
-
-def _changed_settings(expected: Sequence[dict[str, str]], got: Sequence[dict[str, str]]) -> list[str]:
-    return [
-        f"{key}: {group[key]} → {other.get(key)}"
-        for group, other in zip(expected, got, strict=False)
-        for key in group
-        if group[key] != other.get(key)
-    ]
-
-
-def _some_stepped(case: Case) -> Finding:
-    stepped = [trace.rank for trace in case.ranks if trace.steps]
-    empty = [rank for rank, row in enumerate(case.counts) if not row.sum()]
-    if empty and set(stepped) & set(empty):
-        return finding(
-            case,
-            "stepped_on_empty",
-            where={"en": f"rank {listing(empty)}", "zh": f"rank {listing(empty)}"},
-            moved={"en": "its model", "zh": "它的模型"},
-        )
-    return unknown(
-        case,
-        f"Only rank {listing(stepped)} called optimizer.step(): the decision to skip must be the same on all ranks.",
-        f"只有 rank {listing(stepped)} 调用了 optimizer.step()：是否跳过这一步必须由所有 rank 共同决定。",
-    )
-
-
-def _why_not_reduced(case: Case) -> Text:
-    first = case.ranks[0]
-    without = first.forwards["ddp without synchronisation"]
-    forwards = [event for event in first.events if event.startswith("forward")]
-    if not any(trace.collectives for trace in case.ranks):
-        return {"en": "No collective was issued at all.", "zh": "没有发起任何集合通信。"}
-    unused = sorted({name for trace in case.ranks for name in trace.none_gradients})
-    if without and not first.forwards["ddp"]:
-        return {
-            "en": "Every forward of the wrapper ran inside no_sync().",
-            "zh": "包装模块的每次前向都在 no_sync() 里。",
-        }
-    if without and forwards and forwards[-1] == "forward in no_sync":
-        return {
-            "en": "The last forward ran inside no_sync(); what counts is where the forward runs, not the backward.",
-            "zh": "最后一次前向在 no_sync() 里；起作用的是前向所在的位置，而不是反向。",
-        }
-    if first.forwards["plain"] and not first.forwards["ddp"]:
-        return {
-            "en": "No forward went through DistributedDataParallel: is ddp.module, or the bare model, called?",
-            "zh": "没有一次前向经过 DistributedDataParallel：是否调用了 ddp.module 或未包装的模型？",
-        }
-    if unused:
-        return {
-            "en": f"{listing(unused)} had no gradient: one unused parameter leaves its whole bucket unreduced "
-            "(find_unused_parameters, or static_graph).",
-            "zh": f"{listing(unused)} 没有梯度：一个未用到的参数会让它所在的整个桶都不归约"
-            "（用 find_unused_parameters 或 static_graph）。",
-        }
-    return {
-        "en": "Two forwards before two backwards, or a backward outside the wrapper, do this.",
-        "zh": "两次前向后再两次反向，或绕过包装模块的反向，都会这样。",
-    }
 
 
 def _norm(case: Case) -> Finding:
@@ -259,7 +155,7 @@ def _after_the_gradient(case: Case, found: Found, first: str) -> Finding:
             {"en": "the parameters", "zh": "参数"} if first == "parameters" else {"en": "its state", "zh": "其状态"}
         )
         return finding(case, "stepped_on_empty", where={"en": "a batch", "zh": "该批次"}, moved=moved)
-    changed = _changed_settings(case.reference.hyperparameters, case.ranks[0].hyperparameters)
+    changed = changed_settings(case.reference.hyperparameters, case.ranks[0].hyperparameters)
     if changed:
         return unknown(
             case,

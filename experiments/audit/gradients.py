@@ -32,8 +32,6 @@ UNNAMED: dict[str, Text] = {
 }
 """Rules for which there is no cause of their own."""
 
-COARSEST = 1e-3
-"""Relative rounding above which effective weights cannot be told apart."""
 BELOW_CROSS_TERMS = 1e-3
 """Relative error below which rounding is likelier than a missing term."""
 
@@ -51,7 +49,7 @@ def explain_gradient(case: Case, found: Found) -> Finding:
     if broken:
         return _not_finite(case, listing(broken))
     factor, residual = parameters.common_factor(expected, got)
-    if residual < case.near and (case.near <= COARSEST or case.named(factor).names):
+    if residual < case.near and (not case.blurred or case.named(factor).names):
         return scaled(case, factor)
     return (
         _reweighted(case)
@@ -81,7 +79,7 @@ def _not_finite(case: Case, which: str) -> Finding:
 
 
 def _limits_met(case: Case) -> tuple[Text, ...]:
-    if case.near > COARSEST:
+    if case.blurred:
         return (
             {
                 "en": "In so coarse a type effective weights cannot be told from rounding: audit in float64.",
@@ -166,7 +164,7 @@ def reference_weights(case: Case, span: Span, cells: Sequence[Cell]) -> Array | 
 def _reweighted(case: Case) -> Finding | None:
     got = case.gradient
     assert got is not None
-    if case.near > COARSEST:
+    if case.blurred:
         return None
     for table in dict.fromkeys((case.cells, case.plan.cells)):
         rows = padded(table)

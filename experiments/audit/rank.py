@@ -157,6 +157,10 @@ def join(job: Job, rank: int, size: int, show: Callable[[Report], int]) -> NoRet
     timeout = timedelta(seconds=job.settings.timeout)
     current = {"doing": "start"}
 
+    def end_alone(code: int) -> NoReturn:
+        _end_children()
+        end(code)
+
     def tell(index: int, doing: str) -> None:
         current["doing"] = doing
 
@@ -168,12 +172,12 @@ def join(job: Job, rank: int, size: int, show: Callable[[Report], int]) -> NoRet
         if any(each in error.message for each in PEER_GONE):
             failure = Failure("lost its connection to another rank; that one says why", rank, current["doing"])
         print(f"samestep-lab: {failure}", file=sys.stderr)
-        end(2)
+        end_alone(2)
     if rank > 0:
-        end(0)
+        end_alone(0)
     report: Report = pickle.loads(job.report(0).read_bytes())
     shutil.rmtree(job.folder)
-    end(show(report))
+    end_alone(show(report))
 
 
 def main() -> NoReturn:
@@ -206,6 +210,13 @@ def end(code: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def _end_children() -> None:
+    """End what the reader's step has started and left: torchrun gives every rank a process group of its own."""
+    if os.getpgrp() == os.getpid():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        os.killpg(os.getpgrp(), signal.SIGTERM)
 
 
 def _send(pipe: int, message: Mapping[str, object]) -> None:

@@ -53,7 +53,7 @@ class Span:
     def length(self, weights: Array) -> float:
         """‖Bv‖."""
         chosen = weights[self.used]
-        return float(np.sqrt(max(chosen @ self.gram @ chosen, 0.0)))
+        return float(np.sqrt(max(float(chosen @ self.gram @ chosen), 0.0)))
 
     def against(self, vector: Vectors) -> "Against":
         """This span with a vector to be explained."""

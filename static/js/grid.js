@@ -2,6 +2,7 @@
 // is written back into it, and everything else (asking the server, links, errors) goes on as if it had been typed there.
 
 const MOST_CELLS = 4096;
+const LARGEST_FILE = 64 * 1024 * 1024 - 64 * 1024;
 const zh = document.documentElement.lang === "zh";
 const words = (chinese, english) => (zh ? chinese : english);
 
@@ -12,20 +13,25 @@ const element = (name, attributes = {}, ...children) => {
   return made;
 };
 
+// a cell that holds what parts cells (1,234 or 0,5) is quoted, so that the server refuses it at its place
+const DIVIDERS = /[,，;；\t\n]/;
+const written = (rows) => rows.map((row) => row.map((cell) => (DIVIDERS.test(cell) ? JSON.stringify(cell) : cell)).join(",")).join(";");
 const rowsOf = (text) =>
   text
     .replace(/\r\n?/g, "\n")
     .replace(/^[ \n]+|[ \n]+$/g, "")
     .split(/[;；\n]/)
     .map((row) => row.split(/[,，\t]/).map((cell) => cell.trim()));
+// a spreadsheet's block has tabs, and its commas belong to the numbers
+const blockOf = (text) => (text.includes("\t") ? text.replace(/\r\n?/g, "\n").replace(/^\n+|\n+$/g, "").split("\n").map((row) => row.split("\t").map((cell) => cell.trim().replace(/^"(.*)"$/, "$1"))) : rowsOf(text));
 const flat = (value) => value !== null && typeof value === "object" && !Array.isArray(value) && Object.values(value).every((one) => one === null || typeof one !== "object");
 const listed = (value, holds) => Array.isArray(value) && value.length > 0 && value.every(holds);
 
 // What a text can be shown as: `layers` of rows (a matrix has one without a name), how they are written back, and
 // whether the columns have names. Null where a table would not help.
 const FORMS = {
-  matrix: (text) => ({ layers: [["", rowsOf(text)]], write: ([[, rows]]) => rows.map((row) => row.join(",")).join(";") }),
-  list: (text) => ({ layers: [["", rowsOf(text)]], write: ([[, rows]]) => rows.map((row) => row.join(",")).join(";"), single: !text.includes(";") && !text.includes("\n") }),
+  matrix: (text) => ({ layers: [["", rowsOf(text)]], write: ([[, rows]]) => written(rows) }),
+  list: (text) => ({ layers: [["", [rowsOf(text).flat()]]], write: ([[, rows]]) => written(rows), single: true }),
   json: (text) => {
     let value;
     try {
@@ -51,6 +57,7 @@ const FORMS = {
     return null;
   },
 };
+const sizeOf = ({ layers }) => layers.reduce((sum, [, rows]) => sum + rows.reduce((n, row) => n + row.length, 0), 0);
 const shown = (value) => (value === undefined ? "" : typeof value === "string" ? value : JSON.stringify(value));
 // a cell that is no JSON value is a text; a blank one is left out
 const objectOf = (pairs) =>
@@ -75,8 +82,10 @@ class Grid {
     this.area = area;
     this.form = FORMS[area.dataset.grid];
     this.label = document.querySelector(`label[for="${area.id}"]`)?.textContent.trim() ?? area.name;
+    this.names = [area.dataset.row ?? words("行", "row"), area.dataset.column ?? (area.dataset.grid === "list" ? words("项", "entry") : words("列", "column"))];
     this.frame = element("div", { class: "grid", role: "group", "aria-label": this.label });
     this.toggle = element("button", { type: "button", class: "quiet grid-toggle" });
+    this.actions = element("div", { class: "grid-actions" }, this.toggle);
     this.toggle.addEventListener("click", () => (this.frame.hidden ? this.open(true) : this.close()));
     for (const kind of ["input", "change"]) this.frame.addEventListener(kind, (event) => event.stopPropagation());
     this.frame.addEventListener("input", (event) => this.typed(event.target));
@@ -84,23 +93,21 @@ class Grid {
     this.frame.addEventListener("keydown", (event) => this.walk(event));
     this.frame.addEventListener("paste", (event) => this.paste(event));
     area.addEventListener("cell", (event) => this.mark(event.detail));
-    area.after(this.frame, this.toggle);
+    area.after(this.frame, this.actions);
     this.close();
     const table = area.value.trim() ? this.form(area.value) : this.blank;
     // a single number, or JSON that is no table, is typed as text
-    this.toggle.hidden = !table || (area.dataset.grid === "list" && table.layers[0][1].flat().length < 2);
-    if (area.value.trim() && !this.toggle.hidden) this.open(false);
+    this.actions.hidden = !table || (area.dataset.grid === "list" && table.layers[0][1].flat().length < 2);
+    if (area.value.trim() && !this.actions.hidden) this.open(false);
   }
 
   get blank() {
-    return this.area.dataset.grid === "json" ? null : { ...this.form("0,0;0,0"), layers: [["", [["0", "0"], ["0", "0"]]]] };
+    return { matrix: this.form("0,0;0,0"), list: this.form("0,0"), json: null }[this.area.dataset.grid];
   }
 
   open(asked) {
     const table = this.area.value.trim() ? this.form(this.area.value) : this.blank;
-    const size = table ? table.layers.reduce((sum, [, rows]) => sum + rows.reduce((n, row) => n + row.length, 0), 0) : Infinity;
-    if (size > MOST_CELLS) {
-      this.toggle.hidden = !asked && this.toggle.hidden;
+    if (!table || sizeOf(table) > MOST_CELLS) {
       if (asked) this.toggle.textContent = words("作为文本编辑：放不进表格", "Edit as text: this does not fit a table");
       return;
     }
@@ -115,42 +122,56 @@ class Grid {
   close() {
     this.frame.hidden = true;
     this.area.hidden = false;
+    this.actions.replaceChildren(this.toggle);
     this.toggle.textContent = words("作为表格编辑", "Edit as a table");
   }
 
   draw() {
     const { layers, names, single } = this.table;
     const columns = Math.max(...layers[0][1].map((row) => row.length));
-    const [row, column] = [this.area.dataset.row ?? words("行", "row"), this.area.dataset.column ?? words("列", "column")];
+    const [row, column] = this.names;
+    this.frame.classList.toggle("grid-list", Boolean(single));
+    const widest = Math.max(...layers.flatMap(([, rows]) => rows.flat().map((text) => text.length)));
+    this.frame.style.setProperty("--digits", Math.min(Math.max(widest, 3), 10));
+    const heads = Array.from({ length: columns }, (_, k) => element("th", { scope: "col" }, names?.[k] ?? String(k)));
     const tables = layers.map(([name, rows], layer) =>
       element(
         "table",
         {},
         ...(name ? [element("caption", {}, name)] : []),
-        element("thead", {}, element("tr", {}, element("td"), ...Array.from({ length: columns }, (_, k) => element("th", { scope: "col" }, names?.[k] ?? `${column} ${k}`)))),
+        ...(single ? [] : [element("thead", {}, element("tr", {}, element("td", {}, names ? "" : `${column} →`), ...heads.map((head) => head.cloneNode(true))))]),
         element(
           "tbody",
           {},
           ...rows.map((cells, r) =>
-            element("tr", {}, element("th", { scope: "row" }, `${row} ${r}`), ...Array.from({ length: columns }, (_, k) => element("td", {}, this.cell(name, layer, r, k, cells[k] ?? "", names)))),
+            element("tr", {}, ...(single ? [] : [element("th", { scope: "row" }, `${row} ${r}`)]), ...Array.from({ length: columns }, (_, k) => element("td", {}, this.cell(name, layer, r, k, cells[k] ?? "")))),
           ),
         ),
       ),
     );
-    const buttons = [
-      ...(single ? [] : [[`+ ${row}`, () => this.resizeAll(1, 0)], [`− ${row}`, () => this.resizeAll(-1, 0)]]),
-      ...(names ? [] : [[`+ ${column}`, () => this.resizeAll(0, 1)], [`− ${column}`, () => this.resizeAll(0, -1)]]),
-    ].map(([text, act]) => {
-      const button = element("button", { type: "button", class: "quiet" }, text);
-      button.addEventListener("click", act);
-      return button;
-    });
-    this.frame.replaceChildren(element("div", { class: "table-scroll", tabindex: "0", role: "group", "aria-label": this.label }, ...tables), element("div", { class: "grid-actions" }, ...buttons));
+    this.frame.replaceChildren(element("div", { class: "table-scroll", tabindex: "0", role: "group", "aria-label": this.label }, ...tables));
+    this.actions.replaceChildren(...(single ? [] : [this.stepper(row, 1, 0)]), ...(names ? [] : [this.stepper(column, 0, 1)]), this.toggle);
   }
 
-  cell(name, layer, r, k, text, names) {
-    const place = names ? `${names[k]}, ${r}` : `${name ? name + ", " : ""}${r}, ${k}`;
-    const input = element("input", { type: "text", inputmode: "decimal", size: "6", spellcheck: "false", autocomplete: "off", "aria-label": `${this.label}: ${place}`, "data-at": `${layer} ${r} ${k}` });
+  // one row or column less or more
+  stepper(word, rows, columns) {
+    const button = (sign, name, factor) => {
+      const made = element("button", { type: "button", class: "quiet", "aria-label": `${this.label}: ${name}` }, sign);
+      made.addEventListener("click", () => {
+        const place = [...this.actions.querySelectorAll("button")].indexOf(made);
+        this.resizeAll(factor * rows, factor * columns);
+        this.actions.querySelectorAll("button")[place].focus();
+      });
+      return made;
+    };
+    return element("span", { class: "stepper" }, button("−", words(`减一个${word}`, `one ${word} less`), -1), element("span", {}, word), button("+", words(`加一个${word}`, `one ${word} more`), 1));
+  }
+
+  cell(layerName, layer, r, k, text) {
+    const { names, single } = this.table;
+    const [row, column] = this.names;
+    const place = names ? [`${row} ${r}`, names[k]] : single ? [`${column} ${k}`] : [layerName, `${row} ${r}`, `${column} ${k}`];
+    const input = element("input", { type: "text", inputmode: "decimal", spellcheck: "false", autocomplete: "off", "aria-label": `${this.label}: ${place.filter(Boolean).join(", ")}`, "data-at": `${layer} ${r} ${k}` });
     input.value = text;
     return input;
   }
@@ -212,7 +233,8 @@ class Grid {
     if (!event.target.dataset.at || !/[\t\n;,；，]/.test(text.trim())) return;
     event.preventDefault();
     const [layer, r, k] = event.target.dataset.at.split(" ").map(Number);
-    const block = rowsOf(text);
+    let block = blockOf(text);
+    if (this.table.single) block = [block.flat()];
     const height = Math.max(this.table.layers[layer][1].length, r + block.length);
     for (const [, rows] of this.table.layers) while (rows.length < height) rows.push(rows.at(-1).map(() => "0"));
     for (const [i, cells] of block.entries()) {
@@ -222,10 +244,11 @@ class Grid {
         row[k + j] = value;
       }
     }
-    this.draw();
+    if (sizeOf(this.table) > MOST_CELLS) this.close();
+    else this.draw();
     this.write();
     this.area.dispatchEvent(new Event("change", { bubbles: true }));
-    this.frame.querySelector(`[data-at="${layer} ${r} ${k}"]`).focus();
+    (this.frame.querySelector(`[data-at="${layer} ${r} ${k}"]`) ?? this.area).focus();
   }
 
   // the server's complaint, at its cell
@@ -235,6 +258,9 @@ class Grid {
     if (!place) return;
     const cells = k === undefined ? this.frame.querySelectorAll(`[data-at^="0 ${r} "]`) : this.frame.querySelectorAll(`[data-at$=" ${r} ${k}"]`);
     for (const cell of cells) cell.setAttribute("aria-invalid", "true");
+    const message = document.getElementById(`${this.area.id}-error`);
+    const divided = [...cells].find((cell) => DIVIDERS.test(cell.value) && this.area.dataset.grid !== "json");
+    if (divided) message.textContent = words(`“${divided.value}”：一格只放一个数，小数点写作 .，千位不加分隔。`, `“${divided.value}”: a cell holds one number; decimals have a point, thousands no mark.`);
   }
 }
 
@@ -247,11 +273,18 @@ if (upload) {
   const file = upload.querySelector("input[type=file]");
   const main = document.querySelector("form[data-calculator]");
   const target = upload.closest("[data-panel]") ?? document.body;
+  if (file.hasAttribute("aria-invalid")) file.focus();
   const withState = () => {
     for (const old of upload.querySelectorAll("input[type=hidden]")) old.remove();
     for (const [name, value] of new FormData(main)) if (typeof value === "string") upload.append(element("input", { type: "hidden", name, value }));
   };
-  upload.addEventListener("submit", withState);
+  upload.addEventListener("submit", (event) => {
+    withState();
+    if (!(file.files[0]?.size > LARGEST_FILE)) return;
+    event.preventDefault();
+    file.setAttribute("aria-invalid", "true");
+    upload.querySelector("[data-error=file]").textContent = words("超过 64 MiB：请改用更短的文件。", "is larger than 64 MiB: bring a shorter file.");
+  });
   file.addEventListener("change", () => file.files.length && upload.requestSubmit());
   target.addEventListener("dragover", (event) => {
     if (![...event.dataTransfer.types].includes("Files")) return;
@@ -263,9 +296,10 @@ if (upload) {
     if (!event.dataTransfer.files.length) return;
     event.preventDefault();
     target.classList.remove("dropping");
-    const field = event.target.closest(".field")?.querySelector('textarea[data-grid="matrix"]');
+    const field = event.target.closest(".field")?.querySelector("textarea[data-grid]");
     const into = upload.elements.into;
-    if (field && into && [...into.options].some((option) => option.value === field.name)) into.value = field.name;
+    const name = field?.dataset.into ?? field?.name.replace(/^body\./, "");
+    if (into && [...into.options].some((option) => option.value === name)) into.value = name;
     const one = new DataTransfer();
     one.items.add(event.dataTransfer.files[0]);
     file.files = one.files;

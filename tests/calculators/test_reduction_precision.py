@@ -44,7 +44,7 @@ def answer(**body: Any) -> Answer:
 
 
 def mean(got: Answer, scheme: str, order: str = "rounded_once") -> Any:
-    return got["schemes"][scheme]["reductions"][order]["mean"]
+    return got["placements"][scheme]["reductions"][order]["mean"]
 
 
 def same_bits(one: float, other: float) -> bool:
@@ -198,7 +198,7 @@ def test_a_norm_of_5000_overflows_where_its_square_does() -> None:
 def test_summands_below_the_format_vanish() -> None:
     got = answer(values=2.0**-16, ranks=1024)
     assert (got["sum_then_divide"], got["divide_then_sum"], got["predivided"]) == (2.0**-16, 0.0, 2.0**-16)
-    first = got["schemes"]["divide_then_sum"]
+    first = got["placements"]["divide_then_sum"]
     assert first["summands_vanished"] == 1024
     assert first["reductions"]["rounded_once"] == {
         "sum": 0.0,
@@ -212,10 +212,10 @@ def test_summands_below_the_format_vanish() -> None:
 
 
 def test_a_subnormal_summand_loses_digits_and_says_so() -> None:
-    got = answer(values=1.5 * 2.0**-20, ranks=16)["schemes"]["divide_then_sum"]
+    got = answer(values=1.5 * 2.0**-20, ranks=16)["placements"]["divide_then_sum"]
     assert got["summands_vanished"] == 0
     assert got["reductions"]["rounded_once"]["underflow"]
-    exact = answer(values=1.5 * 2.0**-20, ranks=8)["schemes"]["divide_then_sum"]
+    exact = answer(values=1.5 * 2.0**-20, ranks=8)["placements"]["divide_then_sum"]
     assert exact["summand_largest"] == 3 * 2.0**-24
     assert not exact["reductions"]["rounded_once"]["underflow"]
 
@@ -226,7 +226,7 @@ def test_equal_summands_one_by_one_stop_at_a_power_of_two(dtype: str, ranks: int
     for _ in range(ranks):
         total = total + torch.ones((), dtype=TORCH[dtype])
     assert total.item() == stop
-    got = answer(values=1, ranks=ranks, dtype=dtype)["schemes"]
+    got = answer(values=1, ranks=ranks, dtype=dtype)["placements"]
     for scheme in got.values():
         assert scheme["reductions"]["sequential"]["mean"] == stop / ranks
         assert scheme["reductions"]["sequential"]["outcome"] == "off"
@@ -252,13 +252,13 @@ def test_the_error_is_that_of_the_reduction_not_of_the_entry() -> None:
     got = answer(values="0.1", ranks=4, dtype="bfloat16")
     assert got["given_mean"] == 0.1
     assert got["exact_mean"] == torch.tensor(0.1).to(torch.bfloat16).item()
-    assert got["schemes"]["sum_then_divide"]["reductions"]["tree"]["relative_error"] == 0
+    assert got["placements"]["sum_then_divide"]["reductions"]["tree"]["relative_error"] == 0
     assert got["entry"] == {"largest": got["exact_mean"], "changed": 4, "vanished": 0, "overflow": False}
 
 
 def test_relative_errors_are_exact_fractions_rounded_once() -> None:
     values = [1.0, 2.0, 4.0]
-    got = answer(values=values)["schemes"]["sum_then_divide"]["reductions"]["rounded_once"]
+    got = answer(values=values)["placements"]["sum_then_divide"]["reductions"]["rounded_once"]
     right = Fraction(7, 3)
     assert got["mean"] == float(np.float16(7 / 3))
     assert got["relative_error"] == float(abs(Fraction(got["mean"]) - right) / right)
@@ -283,11 +283,11 @@ def test_values_beyond_the_format_are_infinite_before_anything_is_added() -> Non
 def test_float64_overflows_too() -> None:
     got = answer(values="1e308", ranks=4, dtype="float64")
     assert (got["sum_then_divide"], got["divide_then_sum"]) == ("inf", 1e308)
-    assert got["schemes"]["sum_then_divide"]["sum_unrounded"] == "inf"
+    assert got["placements"]["sum_then_divide"]["sum_unrounded"] == "inf"
 
 
 def test_a_mean_of_nothing_but_zeros_is_right_and_has_no_relative_error() -> None:
-    got = answer(values=[1, -1])["schemes"]["sum_then_divide"]["reductions"]["tree"]
+    got = answer(values=[1, -1])["placements"]["sum_then_divide"]["reductions"]["tree"]
     assert (got["outcome"], got["relative_error"], got["reason"]) == ("right", None, "zero_reference")
 
 

@@ -1,6 +1,8 @@
 """The command line of the audit, without starting a process."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -68,6 +70,14 @@ def test_a_failure_names_the_rank_what_it_did_and_the_readers_lines() -> None:
         "Traceback …",
         "ValueError: no",
     ]
+
+
+def test_a_signal_unwinds_the_command_so_that_ranks_and_folder_go_and_is_itself_afterwards() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as ended, command._ending_ranks_too():
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_the_front_of_the_package_starts_without_torch() -> None:

@@ -62,6 +62,12 @@ def test_the_mean_over_the_ranks_or_their_sum_has_to_be_the_loss() -> None:
     assert wrong[0].there
 
 
+def test_a_loss_that_is_not_a_number_in_both_is_no_difference() -> None:
+    found = compare.loss(trace(nan), [trace(nan), trace(1.0)], 1e-9)
+    assert found is not None
+    assert not found[0].there
+
+
 def test_where_a_cached_gradient_is_sent_back_the_loss_is_not_compared() -> None:
     cached = trace(1.0, 7.0, events="backward forward backward")
     assert compare.loss(trace(2.0), [cached], 1e-9) is None
@@ -82,6 +88,34 @@ def test_every_sample_fed_twice_is_no_difference_between_samples() -> None:
     found = compare.consumption(reference, [trace(x={"p": 2, "q": 2, "r": 2})], NUMBERS)
     assert found is not None
     assert (found.difference, found.times) == (0.0, 2.0)
+
+
+def test_rows_that_samples_share_do_not_hide_which_one_is_missing() -> None:
+    numbers = {"x": {"p": [0], "q": [1], "r": [2]}, "mask": {"long": [0, 1, 2]}}
+    reference = trace(mask={"long": 3}, x={"p": 1, "q": 1, "r": 1})
+    found = compare.consumption(reference, [trace(mask={"long": 2}, x={"p": 1, "q": 1})], numbers)
+    assert found is not None
+    assert (found.missing, found.repeated) == ((2,), ())
+
+
+def stepped(folder: Path, gradient: list[float], after: list[float]) -> Trace:
+    """A rank that went from zero to these parameters."""
+    folder.mkdir()
+    values = {"initial": [0.0] * len(after), "clipped_gradient": gradient, "parameters": after}
+    here = Trace(0, folder)
+    here.vectors = {kind: vectors(folder / f"{kind}.f64", w=numbers) for kind, numbers in values.items()}
+    return here
+
+
+@pytest.mark.parametrize(("number", "differs"), [(0, True), (1, False)])
+def test_an_update_is_as_uncertain_as_its_gradient(tmp_path: Path, number: int, differs: bool) -> None:
+    """Adam steps by ±0.1 whatever the gradient's size: with 1e-8 ± 2e-8 that is chance, with 1 it is not."""
+    reference = stepped(tmp_path / "reference", [1.0, 1e-8], [-0.1, -0.1])
+    after = [-0.1, -0.1]
+    after[number] = 0.1
+    rank = stepped(tmp_path / "rank", [1.0, -1e-8], after)
+    assert compare.parameters(reference, rank, 2e-5, [], same_gradient=True).there is differs
+    assert compare.parameters(reference, rank, 2e-5, [], same_gradient=False).there
 
 
 def test_without_a_field_in_common_samples_are_not_compared() -> None:

@@ -34,6 +34,13 @@ def test_a_few_numbers_that_are_far_off_are_not_rounding(tmp_path: Path) -> None
     assert precision.carried_in(reference, found, residual) is None
 
 
+def test_rounded_terms_may_be_further_off_than_a_rounded_sum(tmp_path: Path) -> None:
+    reference, found = pair(tmp_path, 1.0 + 8 * precision.UNITS["float32"])
+    residual = parameters.residual(reference, found)
+    assert precision.carried_in(reference, found, residual, precision.TERMS) == "float32"
+    assert precision.carried_in(reference, found, residual, 0.5) is None
+
+
 def test_no_difference_is_no_rounding(tmp_path: Path) -> None:
     reference, found = pair(tmp_path, 1.0)
     assert precision.carried_in(reference, found, 0.0) is None

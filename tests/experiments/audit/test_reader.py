@@ -77,6 +77,13 @@ def test_weights_must_be_one_number_a_sample(load: Load) -> None:
         file.weights(file.data())
 
 
+@pytest.mark.parametrize("weight", ["-1", "nan", "inf"])
+def test_a_weight_that_is_negative_or_not_finite_is_refused(load: Load, weight: str) -> None:
+    file = load(BUILD + DATA + STEP + f"\ndef weights(data): return torch.tensor([1, 1, float('{weight}')])\n")
+    with pytest.raises(ReaderError, match=rf"must not be negative and must be finite, one is {weight}"):
+        file.weights(file.data())
+
+
 def test_model_and_data_take_the_type_of_the_audit_and_integers_stay(load: Load) -> None:
     text = BUILD.replace("Linear(2, 1)", "Linear(2, 1, dtype=torch.float32)")
     file = load(text + "\ndef data(): return {'x': torch.zeros(3, dtype=torch.float32), 'y': torch.arange(3)}\n" + STEP)
@@ -139,5 +146,9 @@ def test_a_whole_count_is_an_integer_and_a_note_is_a_number() -> None:
     here = context([[0]], notes)
     here.note("norm", torch.tensor(2.5))
     assert (here.global_count(), type(here.global_count()), notes) == (4, int, {"norm": 2.5})
-    with pytest.raises(ContextError, match="one number"):
-        here.note("norm", torch.zeros(2))
+
+
+def test_several_norms_are_noted_as_the_norm_of_all() -> None:
+    notes: dict[str, float] = {}
+    context([[0]], notes).note("norm", torch.tensor([3.0, 4.0]))
+    assert notes == {"norm": 5.0}
