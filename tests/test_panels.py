@@ -43,6 +43,14 @@ STATES: list[tuple[str, State]] = [
     ("overflow_skip", {"scaled_grads": "1;2;3", "params": "1;1;1", "lr": "0"}),
     ("gradient_scaling", {"scale": "loss", "all_reduce": "mean"}),
     ("gradient_scaling", {"batch": "60", "micro_batches": "5", "replicas": "3", "loss_reduction": "sum"}),
+    (
+        "label_count",
+        {"lengths": "", "prompts": "0", "labels": "-100,5,6|7,8;5,6+7,8|-100,9", "scheme": "shifted_twice"},
+    ),
+    ("sampler_padding", {"dataset_size": "7", "replicas": "4", "drop_last": "true", "per_sample_grad": ""}),
+    ("objective_weights", {"sequences": "3;0", "other": "", "scheme": "token_mean_over_microbatch"}),
+    ("reduction_precision", {"values": "6e4;1e-7;-3", "ranks": "", "dtype": "bfloat16", "accumulation": "sequential"}),
+    ("framework_recipe", {"framework": "deepspeed/engine", "loss_reduction": "sum", "counts": "3;0"}),
 ]
 TYPED: dict[str, State] = {
     "replica_ledger": {
@@ -87,10 +95,56 @@ TYPED: dict[str, State] = {
         "all_reduce": "mean",
         "scale": "gradient",
     },
+    "label_count": {
+        "lengths": "5 3,7;4+2,6",
+        "prompts": "1 0,2;1+0,3",
+        "labels": "",
+        "max_length": "9",
+        "pad_to": "max_length",
+        "boundaries": "crossing",
+        "scheme": "attention_mask",
+    },
+    "sampler_padding": {
+        "dataset_size": "11",
+        "replicas": "4",
+        "shuffle": "true",
+        "drop_last": "true",
+        "seed": "3",
+        "epoch": "2",
+        "microbatch": "2",
+        "per_sample_grad": "5,-1,2",
+        "other_grad": "1/3",
+    },
+    "objective_weights": {
+        "sequences": "3+1;7",
+        "other": "3;1+7",
+        "constant": "5",
+        "scheme": "sequence_mean_over_window",
+    },
+    "reduction_precision": {
+        "values": "1,2,3",
+        "ranks": "3",
+        "dtype": "bfloat16",
+        "predivide": "2",
+        "accumulation": "tree",
+    },
+    "framework_recipe": {
+        "framework": "torch_fsdp2/default",
+        "version": "2.13.0",
+        "loss_reduction": "custom",
+        "denominator": "16",
+        "loss_factor": "1/2",
+        "counts": "3,5;2,7",
+        "accumulation": "4",
+        "context_parallel": "2",
+        "context_reduction": "sum",
+        "expert_parallel": "2",
+    },
 }
-"""For every calculator a state in which no field has its default."""
+"""For every calculator a state in which no field has its default (but one that stands in place of others)."""
 
-FIELDS = [(name, field) for name, state in TYPED.items() for field in state]
+FIELDS = [(name, field) for name, state in TYPED.items() for field in state if field != "version"]
+"""Fields that not every text fits."""
 CHINESE = re.compile("[\u4e00-\u9fff]")
 BOOK = the_book()
 CARRIERS = [c for lang in LANGUAGES for c in BOOK.chapters[lang] if c.calculators]

@@ -17,7 +17,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema, model_validator
+from pydantic import Discriminator, Field, PlainValidator, Tag, WithJsonSchema, model_validator
 
 from app.calculators.ledger_inputs import Cell, Columns, given_gradients, in_columns, window_of
 from app.calculators.ledger_judgement import Added, Step, evaluate
@@ -42,11 +42,27 @@ from app.contract import (
 
 _HALF = Fraction(1, 2)
 
+
+def _optional_rows(value: object) -> Rows | None:
+    """Rows, or None for a blank; of a short text always the same object, so that `_window_of` knows it again."""
+    if blank_to_none(value) is None:
+        return None
+    return _rows_of_short_text(value) if isinstance(value, str) and len(value) <= _SHORT else rows_of(value)
+
+
+@lru_cache(maxsize=32)
+def _rows_of_short_text(text: str) -> Rows:
+    return rows_of(text)
+
+
 OptionalRows = Annotated[
     Rows | None,
-    BeforeValidator(lambda value: None if blank_to_none(value) is None else rows_of(value)),
+    PlainValidator(_optional_rows),
     WithJsonSchema({"type": "string", "description": "rows of replicas, `;` between rows, `,` between microsteps"}),
 ]
+
+_SHORT = 65_536
+"""Characters of rows that are kept parsed: what a browser sends again with every step of a slider."""
 
 NAMED_SCHEMES: dict[str, Scheme] = {
     scheme.name: scheme
@@ -137,18 +153,7 @@ class Query(QueryBase):
             raise InputError(
                 "are needed together with counts", "须与 counts 一起给出", field="gradients", code="missing"
             )
-        sizes = tuple(map(len, self.counts))
-        flat = {"counts": self.counts, "gradients": self.gradients, "losses": self.losses}
-        for name, rows in flat.items():
-            if rows is not None and tuple(map(len, rows)) != sizes:
-                en, zh = "need as many rows and values as counts", "的行数和每行个数须与 counts 相同"
-                raise InputError(en, zh, field=name, code="shape_mismatch")
-        counts, gradients = _flat(self.counts), _flat(self.gradients)
-        for r, row in enumerate(self.counts):
-            if any(count.numerator < 0 for count in row):
-                en, zh = f"row {r + 1} holds a negative count", f"第 {r + 1} 行有负数"
-                raise InputError(en, zh, field="counts", code="greater_than_equal")
-        return _per_unit(sizes, counts, gradients, None if self.losses is None else _flat(self.losses))
+        return _window_of(_Same(self.counts), _Same(self.gradients), _Same(self.losses))
 
     def inputs(self) -> Inputs:
         """The body that these fields stand for."""
@@ -161,6 +166,39 @@ class Query(QueryBase):
             columns = {"n": self.counts, "g": self.gradients, "loss": self.losses}
         microsteps = {name: numbers_in_json(rows) for name, rows in columns.items() if rows is not None}
         return Inputs(microsteps=Columns(**microsteps), theta0=self.theta, sgd_lr=self.lr)
+
+
+class _Same:
+    """Rows that are equal only to themselves: comparing thousands of fractions costs more than using them."""
+
+    __slots__ = ("rows",)
+
+    def __init__(self, rows: Rows | None) -> None:
+        self.rows = rows
+
+    def __hash__(self) -> int:
+        return id(self.rows)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.rows is self.rows
+
+
+@lru_cache(maxsize=8)
+def _window_of(counts: _Same, gradients: _Same, losses: _Same) -> tuple[Window, list[Fraction]]:
+    """The window of matrices; kept while only other fields change. InputError where they do not fit together."""
+    assert counts.rows is not None
+    assert gradients.rows is not None
+    sizes = tuple(map(len, counts.rows))
+    for name, rows in {"counts": counts.rows, "gradients": gradients.rows, "losses": losses.rows}.items():
+        if rows is not None and tuple(map(len, rows)) != sizes:
+            en, zh = "need as many rows and values as counts", "的行数和每行个数须与 counts 相同"
+            raise InputError(en, zh, field=name, code="shape_mismatch")
+    for r, row in enumerate(counts.rows):
+        if any(count.numerator < 0 for count in row):
+            en, zh = f"row {r + 1} holds a negative count", f"第 {r + 1} 行有负数"
+            raise InputError(en, zh, field="counts", code="greater_than_equal")
+    given = None if losses.rows is None else _flat(losses.rows)
+    return _per_unit(sizes, _flat(counts.rows), _flat(gradients.rows), given)
 
 
 @lru_cache(maxsize=64)

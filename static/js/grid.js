@@ -2,6 +2,7 @@
 // is written back into it, and everything else (asking the server, links, errors) goes on as if it had been typed there.
 
 const MOST_CELLS = 4096;
+const MOST_UNASKED = 512; // more inputs than these cost the browser more than the answers do
 const LARGEST_FILE = 64 * 1024 * 1024 - 64 * 1024;
 const zh = document.documentElement.lang === "zh";
 const words = (chinese, english) => (zh ? chinese : english);
@@ -107,6 +108,7 @@ class Grid {
 
   open(asked) {
     const table = this.area.value.trim() ? this.form(this.area.value) : this.blank;
+    if (!asked && table && sizeOf(table) > MOST_UNASKED) return;
     if (!table || sizeOf(table) > MOST_CELLS) {
       if (asked) this.toggle.textContent = words("作为文本编辑：放不进表格", "Edit as text: this does not fit a table");
       return;
@@ -121,6 +123,7 @@ class Grid {
 
   close() {
     this.frame.hidden = true;
+    this.frame.replaceChildren();
     this.area.hidden = false;
     this.actions.replaceChildren(this.toggle);
     this.toggle.textContent = words("作为表格编辑", "Edit as a table");
@@ -131,6 +134,7 @@ class Grid {
     const columns = Math.max(...layers[0][1].map((row) => row.length));
     const [row, column] = this.names;
     this.frame.classList.toggle("grid-list", Boolean(single));
+    this.frame.classList.toggle("grid-large", sizeOf(this.table) > MOST_UNASKED);
     const widest = Math.max(...layers.flatMap(([, rows]) => rows.flat().map((text) => text.length)));
     this.frame.style.setProperty("--digits", Math.min(Math.max(widest, 3), 10));
     const heads = Array.from({ length: columns }, (_, k) => element("th", { scope: "col" }, names?.[k] ?? String(k)));
@@ -244,7 +248,7 @@ class Grid {
         row[k + j] = value;
       }
     }
-    if (sizeOf(this.table) > MOST_CELLS) this.close();
+    if (sizeOf(this.table) > MOST_UNASKED) this.close();
     else this.draw();
     this.write();
     this.area.dispatchEvent(new Event("change", { bubbles: true }));

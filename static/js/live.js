@@ -33,9 +33,13 @@ addEventListener("popstate", () => new URLSearchParams(location.search).toString
 const atHand = new Map();
 const onTheWay = new Map();
 
-const ask = (url, options) => {
+// the address of an answer is its key also where it is too long to be asked for, and the state goes as a form
+const isLong = (url) => url.length > LONGEST_ADDRESS;
+const ask = (url) => {
   if (!onTheWay.has(url)) {
-    const answer = request(url, options).then((found) => {
+    const [place, state] = url.split("?", 2);
+    const form = { method: "POST", body: new URLSearchParams(state) };
+    const answer = (isLong(url) ? request(place, form) : request(url)).then((found) => {
       atHand.set(url, found);
       if (atHand.size > KEPT) atHand.delete(atHand.keys().next().value);
       return found;
@@ -119,7 +123,7 @@ class Panel {
     this.again = false;
     const url = `${this.form.dataset.resultUrl}?${this.wanted}`;
     if (atHand.has(url)) {
-      this.show(atHand.get(url), state, source);
+      this.show(atHand.get(url), state, source, isLong(url));
       return;
     }
     if (this.busy) {
@@ -129,10 +133,9 @@ class Panel {
     this.busy = true;
     const slow = setTimeout(() => this.say("waiting"), SLOW);
     try {
-      const long = url.length > LONGEST_ADDRESS;
-      const answer = await (long ? request(this.form.dataset.resultUrl, { method: "POST", body: state }) : ask(url));
+      const answer = await ask(url);
       // an answer that was overtaken by one at hand is old; one that the newest request still waits behind is not
-      if (this.again || this.wanted === state.toString()) this.show(answer, state, source, long);
+      if (this.again || this.wanted === state.toString()) this.show(answer, state, source, isLong(url));
     } catch {
       if (!this.again) this.fail();
     } finally {
@@ -160,9 +163,8 @@ class Panel {
     this.shown = key;
     this.say(long ? "long" : "");
     this.refreshMoreSoon();
-    for (const link of this.frame.querySelectorAll("a[data-state]")) link.hidden = long ?? false;
-    if (long) return;
-    this.follow(state);
+    for (const link of this.frame.querySelectorAll("a[data-state]")) link.hidden = long;
+    if (!long) this.follow(state);
     this.lookAhead(source);
   }
 
@@ -222,7 +224,7 @@ class Panel {
     if (!open.length || (this.moreOf ?? this.first) === key || this.section.dataset.state === "invalid") return;
     const url = `${this.more.dataset.moreUrl}?${key}`;
     try {
-      const answer = await (url.length > LONGEST_ADDRESS ? request(this.more.dataset.moreUrl, { method: "POST", body: state }) : ask(url));
+      const answer = await ask(url);
       if (!answer.ok || this.state().toString() !== key) return;
       this.moreOf = key;
       this.more.innerHTML = answer.html;
@@ -273,7 +275,7 @@ class Panel {
         neighbour[direction]();
         const value = range.dataset.stops ? range.dataset.stops.split(" ")[neighbour.value] : neighbour.value;
         const url = `${this.form.dataset.resultUrl}?${this.state(range.twin, value)}`;
-        if (url.length <= LONGEST_ADDRESS && !atHand.has(url)) ask(url).catch(() => {});
+        if (!atHand.has(url)) ask(url).catch(() => {});
       }
     }
   }

@@ -32,6 +32,14 @@ KINDS = {
     "tag": "/zh/tags/advanced",
     "missing page": "/zh/no-such-page",
 }
+ONCE = {
+    "full form and comparison": "/en/calculators/replica_ledger?body.n=2,3;8,0&body.g=-2,1;1,0&expected={%22N%22:1}",
+    "lists in the full form": "/zh/calculators/token_budget?body.lengths=900,350,1200",
+    "refused full form": "/zh/calculators/overflow_skip?body.scaled_grads=x;1&body.params=1;1&body.scale=2&body.lr=1",
+    "start": "/en/start",
+    "framework": "/zh/conformance/open_clip",
+}
+"""Pages whose parts are those of others, in another order: looked at on a small dark screen only."""
 AXE = Axe()
 SCHEMES: list[Literal["light", "dark"]] = ["light", "dark"]
 SCREENS: dict[str, ViewportSize] = {"1280": {"width": 1280, "height": 900}, "390": {"width": 390, "height": 844}}
@@ -59,6 +67,16 @@ def test_axe_finds_no_violation_on_any_screen_and_in_any_scheme(open_page: Calla
                 found.append(f"{screen} {scheme}: {violation['id']} × {len(violation['nodes'])}, {nodes}")
     forgive(page, path)
     assert found == []
+
+
+@pytest.mark.parametrize("path", ONCE.values(), ids=ONCE)
+def test_axe_finds_no_violation_on_a_small_dark_screen(open_page: Callable[..., Page], path: str) -> None:
+    page = open_page(path, viewport=SCREENS["390"], color_scheme="dark", reduced_motion="reduce")
+    page.evaluate("document.querySelectorAll('details').forEach(details => details.open = true)")
+    violations = AXE.run(page, options={"resultTypes": ["violations"]}).response["violations"]
+    assert [(violation["id"], violation["nodes"][0]["html"][:160]) for violation in violations] == []
+    assert page.evaluate("document.scrollingElement.scrollWidth") <= 390
+    forgive(page, path)
 
 
 @pytest.mark.parametrize(

@@ -62,14 +62,14 @@ def test_a_number_typed_into_a_cell_moves_result_and_address(open_page: Open) ->
 
 def test_a_rank_more_is_a_rank_more_in_every_matrix_and_can_be_taken_back(open_page: Open) -> None:
     page = open_page(LEDGER)
-    buttons = page.locator("#replica_ledger-counts + .grid .grid-actions button")
-    buttons.nth(0).click()
+    actions = page.locator("#replica_ledger-counts + .grid + .grid-actions")
+    actions.get_by_role("button", name="one replica more").click()
     follows(page, "counts", "2,3;8,0;0,0")
     follows(page, "gradients", "-2,1;1,0;0,0")
-    buttons.nth(2).click()
+    actions.get_by_role("button", name="one microstep more").click()
     follows(page, "counts", "2,3,0;8,0,0;0,0,0")
     for _ in range(2):
-        buttons.nth(3).click()
+        actions.get_by_role("button", name="one microstep less").click()
     follows(page, "counts", "2;8;0")
 
 
@@ -94,6 +94,29 @@ def test_a_wrong_cell_is_marked_at_its_place_and_the_rest_stays(open_page: Open)
     page.watch.forget_refusals()  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("typed", ["1,5", "1，234"])
+def test_a_cell_with_a_comma_is_refused_and_never_taken_for_two(open_page: Open, typed: str) -> None:
+    page = open_page(LEDGER)
+    cell(page, "counts", 1, 0).fill(typed)
+    message = page.locator("[data-error=counts]")
+    expect(message).to_contain_text("a cell holds one number")
+    assert cell(page, "counts", 1, 0).get_attribute("aria-invalid") == "true"
+    assert cell(page, "counts", 1, 0).input_value() == typed
+    assert exact(page, "N") == 13
+    cell(page, "counts", 1, 0).fill("1.5")
+    shows(page, "N", 6.5)
+    assert message.inner_text() == ""
+    page.watch.forget_refusals()  # type: ignore[attr-defined]
+
+
+def test_a_thousands_mark_in_a_pasted_block_stays_in_its_cell(open_page: Open) -> None:
+    page = open_page(LEDGER)
+    paste(cell(page, "counts", 0, 0), '"1,234"\t5\r\n6\t7\r\n')
+    expect(page.locator("[data-error=counts]")).to_contain_text("1,234")
+    assert [cell(page, "counts", r, k).input_value() for r in range(2) for k in range(2)] == ["1,234", "5", "6", "7"]
+    page.watch.forget_refusals()  # type: ignore[attr-defined]
+
+
 def test_keys_walk_through_a_column(open_page: Open) -> None:
     page = open_page(LEDGER)
     cell(page, "counts", 0, 1).focus()
@@ -105,7 +128,7 @@ def test_keys_walk_through_a_column(open_page: Open) -> None:
 
 def test_table_and_text_are_two_views_of_one_field(open_page: Open) -> None:
     page = open_page(LEDGER)
-    toggle = page.locator("#replica_ledger-counts ~ .grid-toggle").first
+    toggle = page.locator("#replica_ledger-counts ~ .grid-actions .grid-toggle")
     toggle.click()
     page.locator("#replica_ledger-counts").fill("1,1;1,1")
     follows(page, "counts", "1,1;1,1")
@@ -145,6 +168,21 @@ def test_a_ledger_of_columns_in_long_form_is_read_from_csv(open_page: Open) -> N
     shows(page, "reference.grad", 0.4)
 
 
+def test_a_file_that_is_none_is_explained_where_it_was_chosen_and_nothing_is_lost(open_page: Open) -> None:
+    page = open_page(LEDGER)
+    cell(page, "counts", 1, 1).fill("4")
+    shows(page, "N", 17)
+    content = {"name": "a.png", "mimeType": "image/png", "buffer": b"\x89PNG\xff"}
+    with page.expect_navigation():
+        page.locator("input[type=file]").set_input_files(files=[content])  # type: ignore[list-item]
+    assert "UTF-8" in page.locator("[data-error=file]").inner_text()
+    expect(page.locator("input[type=file]")).to_be_focused()
+    assert cell(page, "counts", 1, 1).input_value() == "4"
+    page.watch.forget_refusals()  # type: ignore[attr-defined]
+    page.go_back()
+    shows(page, "N", 17)
+
+
 def test_all_numbers_and_the_program_follow_the_state_when_they_are_open(open_page: Open) -> None:
     page = open_page(LEDGER)
     page.locator("details[data-more=fields] summary").click()
@@ -154,7 +192,7 @@ def test_all_numbers_and_the_program_follow_the_state_when_they_are_open(open_pa
     cell(page, "counts", 1, 1).fill("4")
     until(page, lambda: float(more.get_attribute("data-value") or "nan") == 17)
     expect(page.locator("details[data-more=snippet]")).to_have_attribute("open", "")
-    expect(page.locator("details[data-more=snippet] code")).to_contain_text(re.compile(r"\(4, 0"))
+    expect(page.locator("details[data-more=snippet] code")).to_contain_text(re.compile(r"[(\[]4, 0"))
 
 
 def test_a_preset_fills_the_instrument_with_one_click(open_page: Open) -> None:
@@ -182,6 +220,7 @@ def test_a_state_too_long_for_a_link_says_so_and_is_saved_as_a_file(open_page: O
         paste(cell(page, field, 0, 0), "\n".join([row] * 64))
     expect(page.locator("#replica_ledger-result [data-status]")).to_contain_text(re.compile("too long", re.I))
     assert page.locator("a[data-state]:visible").count() == 0
+    assert page.locator(".grid input").count() < 64 * 32  # so many inputs would cost the browser its pace
     with page.expect_download() as download:
         page.locator("button[formaction$='/case']").click()
     saved: dict[str, Any] = json.loads(Path(download.value.path()).read_text("utf-8"))
