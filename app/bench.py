@@ -16,7 +16,10 @@ from app.workbench import Link, Shown, query_of
 
 @dataclass(frozen=True)
 class Control:
-    """One field of the body in the form: the name that the form sends, and what is typed in it."""
+    """One field of the body in the form: the name that the form sends, and what is typed in it.
+
+    `textual` says whether what is otherwise JSON has a grammar of its own.
+    """
 
     name: str
     label: str
@@ -25,6 +28,7 @@ class Control:
     choices: tuple[str, ...]
     blank: bool
     required: bool
+    textual: bool
     instead_of: str
 
 
@@ -118,6 +122,7 @@ def _controls(calculator: Calculator, shown: Shown) -> tuple[Control, ...]:
             choices=field.choices,
             blank=field.blank,
             required=field.required,
+            textual=field.textual,
             instead_of=field.instead_of,
         )
         for field in known.values()

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
+from xdist.scheduler import LoadScopeScheduling
 
 ROOT = Path(__file__).parents[1]
 
@@ -27,13 +28,17 @@ def pytest_runtest_makereport() -> Generator[None, Any, Any]:
     return report
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Two workers share the tests file by file; a folder whose tests share one browser or one run stays together."""
-    for item in items:
-        place = item.path.relative_to(ROOT / "tests")
-        together = place.parts[0] if place.parts[0] in ("browser", "experiments") else str(place)
-        item.add_marker(pytest.mark.xdist_group(together))
+class ByFile(LoadScopeScheduling):
+    """Workers share the tests file by file; a folder whose tests share one browser or one run stays together."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        folder = file.split("/")[1]
+        return folder if folder in ("browser", "experiments") else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
+    return ByFile(config, log)
 
 
 @pytest.fixture(scope="session")

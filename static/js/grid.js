@@ -110,13 +110,13 @@ class Grid {
     const table = this.area.value.trim() ? this.form(this.area.value) : this.blank;
     if (!asked && table && sizeOf(table) > MOST_UNASKED) return;
     if (!table || sizeOf(table) > MOST_CELLS) {
-      if (asked) this.toggle.textContent = words("作为文本编辑：放不进表格", "Edit as text: this does not fit a table");
+      if (asked) this.name(words("作为文本编辑：放不进表格", "Edit as text: this does not fit a table"));
       return;
     }
     this.table = table;
     this.frame.hidden = false;
     this.area.hidden = true;
-    this.toggle.textContent = words("作为文本", "As text");
+    this.name(words("作为文本", "As text"));
     this.draw();
     if (asked) this.frame.querySelector("input").focus();
   }
@@ -126,7 +126,12 @@ class Grid {
     this.frame.replaceChildren();
     this.area.hidden = false;
     this.actions.replaceChildren(this.toggle);
-    this.toggle.textContent = words("作为表格编辑", "Edit as a table");
+    this.name(words("作为表格编辑", "Edit as a table"));
+  }
+
+  name(text) {
+    this.toggle.textContent = text;
+    this.toggle.setAttribute("aria-label", `${text}: ${this.label}`);
   }
 
   draw() {

@@ -311,6 +311,7 @@ def test_a_wrong_number_is_explained_beside_its_field_and_nothing_is_lost(open_p
 def test_a_wrong_matrix_says_which_row_and_recovers(open_page: Open) -> None:
     page = open_page("/en/calculators/clip_ownership")
     rows = page.locator("#clip_ownership-gradients")
+    page.get_by_role("button", name="As text: Scaled gradients").click()
     rows.fill("3;4;x")
     message = page.locator("#clip_ownership-gradients-error")
     expect(message).to_contain_text("row 3")
