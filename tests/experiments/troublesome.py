@@ -3,7 +3,9 @@
 import os
 import time
 
-from experiments.conformance.adapter import Coefficients, Setting
+import torch.distributed as dist
+
+from experiments.conformance.adapter import Coefficients, Setting, process_group
 from experiments.conformance.scenarios import Scenario
 
 WORDS = {"zh": "测试", "en": "test"}
@@ -16,8 +18,11 @@ def unavailable(setting: str) -> str | None:
 
 
 def run(setting: str, scenario: Scenario, rank: int, world_size: int) -> Coefficients:
-    if setting == "aborts" and rank == 1:
-        os.abort()
+    if setting == "aborts":
+        process_group()
+        dist.barrier()  # as in a framework, the ranks come to an update together
+        if rank == 1:
+            os.abort()
     if setting in ("aborts", "hangs"):
         time.sleep(600)
     return Coefficients([[[0.0] * 2], [[0.0] * 8]], 0.0)
