@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from app import matrix
-from app.matrix import Line, Matrix
+from app.matrix import Line, Matrix, Texts
 from app.pages import Pages
 from app.paths import folder
 from app.site import Site
@@ -48,7 +48,8 @@ class LabPages(Pages):
         }
         title, description = words[lang]
         query = f"{given}&" if given else ""
-        context = {**self._shared(found, lines), "filters": filters, "query": Markup(escape(query))}
+        texts = matrix.load_texts(folder("content"))
+        context = {**self._shared(found, lines, texts), "filters": filters, "query": Markup(escape(query))}
         return self._finished(request, "conformance.html", title=title, description=description, **context)
 
     async def framework(self, request: Request) -> Response:
@@ -61,19 +62,19 @@ class LabPages(Pages):
         found = self._matrix()
         lines = found.chosen(framework=name) if found else []
         text = texts.framework[name]
-        context = {**self._shared(found, lines), "name": name, "text": text}
+        context = {**self._shared(found, lines, texts), "name": name, "text": text}
         return self._finished(request, "conformance_framework.html", title=text.name, description="", **context)
 
     def _matrix(self) -> Matrix | None:
         result = self._bag(matrix.NAME)["result"]
         return Matrix(result) if result else None
 
-    def _shared(self, found: Matrix | None, lines: list[Line]) -> dict[str, Any]:
+    def _shared(self, found: Matrix | None, lines: list[Line], texts: Texts) -> dict[str, Any]:
         return {
             "matrix": found,
             "bag": self._bag(matrix.NAME)["bag"],
             "lines": lines,
-            "texts": matrix.load_texts(folder("content")),
+            "texts": texts,
             "exact": repr,
             "kinds": _kinds,
         }

@@ -2,6 +2,7 @@
 
 import tomllib
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from urllib.parse import urlencode, urlsplit
 
@@ -38,9 +39,18 @@ class Preset(BaseModel):
 
 
 def load_presets(content: Path) -> dict[str, list[Preset]]:
-    """The presets by calculator; pydantic's ValidationError names what is wrong with the file."""
+    """The presets by calculator; pydantic's ValidationError names what is wrong with the file.
+
+    Every view of an instrument asks for them, so they are read again only when the file was saved since.
+    """
+    file = content / "presets.toml"
+    return _read(file, file.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=1)
+def _read(file: Path, saved: int) -> dict[str, list[Preset]]:
     presets: dict[str, list[Preset]] = {}
-    for table in tomllib.loads((content / "presets.toml").read_text("utf-8"))["preset"]:
+    for table in tomllib.loads(file.read_text("utf-8"))["preset"]:
         preset = Preset.model_validate(table)
         presets.setdefault(preset.calculator, []).append(preset)
     return presets
