@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import uvicorn
+from samestep.app.book.chapters import BookError
+from samestep.app.main import create_app
+from samestep.app.settings import Settings, SettingsError
 from uvicorn.supervisors import ChangeReload, Multiprocess
-
-from app.chapters import BookError
-from app.main import create_app
-from app.settings import Settings, SettingsError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -80,7 +79,7 @@ def _serve(options: argparse.Namespace, settings: Settings, listening: socket.so
     print(f"SameStep: http://{shown}:{port}{settings.root_path}/", flush=True)
     many = options.workers > 1 or options.reload
     config = uvicorn.Config(
-        "app.main:create_app" if many else app,
+        "samestep.app.main:create_app" if many else app,
         factory=many,
         host=options.host,
         port=port,

@@ -6,23 +6,22 @@ from contextlib import asynccontextmanager
 from typing import cast
 
 from fastapi import FastAPI
+from samestep.app import __version__
+from samestep.app.book.chapters import BookError
+from samestep.app.contract.languages import Lang
+from samestep.app.settings import Settings
+from samestep.app.web.endpoints import add_api_routes
+from samestep.app.web.offload import Offload
+from samestep.app.web.pages.calculators import calculator_routes
+from samestep.app.web.pages.chapters import Pages, page_routes, preferred
+from samestep.app.web.pages.conformance import lab_routes
+from samestep.app.web.pages.downloads import evidence_routes
+from samestep.app.web.pages.indexes import index_routes
+from samestep.app.web.ready import Front, below, security_headers
+from samestep.app.web.site import Site
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
-
-from app import __version__
-from app.calculator_pages import calculator_routes
-from app.chapters import BookError
-from app.downloads import evidence_routes
-from app.endpoints import add_api_routes
-from app.indexes import index_routes
-from app.lab_pages import lab_routes
-from app.offload import Offload
-from app.pages import Pages, page_routes, preferred
-from app.ready import Front, below, security_headers
-from app.rendering import Lang
-from app.settings import Settings
-from app.site import Site
 
 _WORDS: dict[int, tuple[tuple[str, str], tuple[str, str]]] = {
     404: (

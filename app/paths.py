@@ -5,7 +5,11 @@ import sys
 from pathlib import Path
 from typing import Literal
 
+import samestep
+
 APP = Path(__file__).resolve().parent
+IMPORTED_FROM = Path(samestep.__file__).parents[1]
+"""The folder that holds the package: what a child process needs on its path to find the same code."""
 
 
 def folder(name: Literal["content", "static", "templates"]) -> Path:

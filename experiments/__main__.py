@@ -12,15 +12,15 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from app.evidence import Json, Library, Result, UnknownEvidenceError
-from experiments import corpus, publish, runs, verify, world
-from experiments.audit import command as audit_command
-from experiments.conformance.frameworks import FRAMEWORKS
-from experiments.conformance.releases import CannotMeasureError
-from experiments.conformance.scenarios import SCENARIOS
-from experiments.processes import RunFailedError
-from experiments.registry import Experiment, experiments
-from experiments.report import Progress, print_result
+from samestep.app.evidence.bags import Json, Library, Result, UnknownEvidenceError
+from samestep.experiments import corpus, publish, runs, verify, world
+from samestep.experiments.audit import command as audit_command
+from samestep.experiments.conformance.frameworks import FRAMEWORKS
+from samestep.experiments.conformance.releases import CannotMeasureError
+from samestep.experiments.conformance.scenarios import SCENARIOS
+from samestep.experiments.processes import RunFailedError
+from samestep.experiments.registry import Experiment, experiments
+from samestep.experiments.report import Progress, print_result
 
 HOLDS, FAILS, CANNOT = 0, 1, 2
 REFUSALS = (runs.CannotRunError, RunFailedError, publish.RefusedError, corpus.CorpusError, CannotMeasureError)

@@ -18,12 +18,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from app.evidence import Control, Expectation, Json, Result, Row, Text
-from experiments.audit import Report, Settings, audit_many, plans
-from experiments.audit.printing import printed
-from experiments.audit.report import PlanReport
-from experiments.results import control, result, row
-from experiments.world import Tell
+from samestep.app.evidence.bags import Control, Expectation, Json, Result, Row, Text
+from samestep.experiments.audit import Report, Settings, audit_many, plans
+from samestep.experiments.audit.printing import printed
+from samestep.experiments.audit.report import PlanReport
+from samestep.experiments.results import control, result, row
+from samestep.experiments.world import Tell
 
 QUESTION = {
     "zh": "训练步里埋一个错误，审计能说出是哪一个吗？",
@@ -31,7 +31,7 @@ QUESTION = {
 }
 PROCESSES = 2
 ALONE = True
-LAUNCHER = "experiments.audit_walkthrough"
+LAUNCHER = "samestep.experiments.audit_walkthrough"
 SCOPE: Text = {
     "zh": "CPU、Gloo、float64，18 个参数的线性分类器，SGD 带动量。只有这三种错误；其余种类由审计自己的测试覆盖。",
     "en": "CPU, Gloo, float64, a linear classifier of 18 parameters, SGD with momentum, no clipping. These three "

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, cast
 
-from app.evidence import Json, Row
+from samestep.app.evidence.bags import Json, Row
 
 TOLERANCE = 1e-12
 
@@ -144,7 +144,7 @@ def _gradient_scaling(setup: Values, rows: Sequence[Row]) -> dict[str, float]:
 
 
 def _answer(name: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    calculator: Any = import_module(f"app.calculators.{name}")
+    calculator: Any = import_module(f"samestep.app.calculators.{name}")
     answer: dict[str, Any] = calculator.compute(calculator.Inputs.model_validate(body)).model_dump(mode="json")
     return answer
 

@@ -22,11 +22,10 @@ from typing import NamedTuple, cast
 
 import torch
 import torch.distributed as dist
+from samestep.app.evidence.bags import AGREES, DIFFERS, Control, Expectation, Json, Result, Row, Text
+from samestep.experiments.results import calculator_agrees, control, difference, plain, result, row
+from samestep.experiments.world import World, collectives
 from torch import Tensor
-
-from app.evidence import AGREES, DIFFERS, Control, Expectation, Json, Result, Row, Text
-from experiments.results import calculator_agrees, control, difference, plain, result, row
-from experiments.world import World, collectives
 
 QUESTION = {
     "zh": "梯度分散在多张卡上时，范数、裁剪系数和跳步决策怎样统一？",

@@ -26,9 +26,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from app.evidence import Json
-
-ROOT = Path(__file__).resolve().parent.parent
+from samestep.app.evidence.bags import Json
+from samestep.app.paths import IMPORTED_FROM
 
 _LAUNCHED_BY_OTHERS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 # With DETAIL the constructor of DistributedDataParallel crashes in torch 2.13 on Gloo.
@@ -135,7 +134,7 @@ def _start(rank: int, size: int, folder: Path) -> _Rank:
     unwanted = {name for name in os.environ if name.startswith("TORCHELASTIC_")} | {*_LAUNCHED_BY_OTHERS, *_UNSAFE}
     environment = {name: value for name, value in os.environ.items() if name not in unwanted}
     environment |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(IMPORTED_FROM), os.environ.get("PYTHONPATH"))))
     environment.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
     log = folder / f"rank{rank}.log"
     reader, writer = os.pipe()
@@ -143,7 +142,7 @@ def _start(rank: int, size: int, folder: Path) -> _Rank:
     command = [
         sys.executable,
         "-m",
-        "experiments.world",
+        "samestep.experiments.world",
         str(folder),
         str(rank),
         str(size),

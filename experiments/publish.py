@@ -1,6 +1,6 @@
 """Turn a finished run into a published bag: BagIt 1.0 around it, provenance in it, and one atomic replacement.
 
-The layout and the reader are in `app.evidence`. Provenance is an in-toto Statement v1 with the SLSA provenance v1
+The layout and the reader are in `app.evidence.bags`. Provenance is an in-toto Statement v1 with the SLSA provenance v1
 predicate: every published file with its digest, the source files and inputs that could change a number with theirs,
 the commit and the exact packages. It is not signed: it says where things come from, it does not prove who made them.
 
@@ -21,8 +21,17 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
-from app.evidence import MANIFEST, PROVENANCE, TAG_FILES, TAG_MANIFEST, ConformanceRow, Json, Result, sha256_of
-from experiments.registry import ROOT, Experiment
+from samestep.app.evidence.bags import (
+    MANIFEST,
+    PROVENANCE,
+    TAG_FILES,
+    TAG_MANIFEST,
+    ConformanceRow,
+    Json,
+    Result,
+    sha256_of,
+)
+from samestep.experiments.registry import ROOT, Experiment
 
 PACKAGES = ("torch", "numpy", "safetensors")
 STATEMENT = "https://in-toto.io/Statement/v1"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from app.evidence import Text
+from samestep.app.evidence.bags import Text
 
 PACKAGE = Path(__file__).resolve().parent
 ROOT = PACKAGE.parent
@@ -34,7 +34,7 @@ class Experiment:
 
     @property
     def module(self) -> str:
-        return f"experiments.{self.name}"
+        return f"samestep.experiments.{self.name}"
 
     @property
     def sources(self) -> list[Path]:

@@ -5,8 +5,8 @@ import time
 from types import TracebackType
 from typing import TextIO
 
-from app.evidence import Result, Row
-from experiments.processes import Step
+from samestep.app.evidence.bags import Result, Row
+from samestep.experiments.processes import Step
 
 BAR = 28
 

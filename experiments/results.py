@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
-
-from app.evidence import (
+from samestep.app.evidence.bags import (
     AGREES,
     DIFFERS,
     SCHEMA,
@@ -25,7 +23,8 @@ from app.evidence import (
     Tolerance,
     met,
 )
-from experiments import calculated
+from samestep.experiments import calculated
+from torch import Tensor
 
 Named = Mapping[str, Tensor]
 

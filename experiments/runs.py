@@ -9,10 +9,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import cast
 
-from app.evidence import Json, Library, Result
-from app.paths import folder
-from experiments import processes
-from experiments.registry import Experiment, experiments
+from samestep.app.evidence.bags import Json, Library, Result
+from samestep.app.paths import folder
+from samestep.experiments import processes
+from samestep.experiments.registry import Experiment, experiments
 
 Options = Mapping[str, Json]
 

@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from app.evidence import TensorSet
+from samestep.app.evidence.bags import TensorSet
 
 Arrays = Mapping[str, NDArray[Any]]
 CANONICAL_BITS = 20

@@ -20,13 +20,11 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
-
-from app.evidence import Control, Json, Result, Row, Text
-from experiments import corpus, tokenizer
-from experiments.results import arrays, control, difference_over, result, row
-from experiments.tensors import describe, largest_difference, load, raw_sha256, save
-from experiments.tiny_transformer import (
+from samestep.app.evidence.bags import Control, Json, Result, Row, Text
+from samestep.experiments import corpus, tokenizer
+from samestep.experiments.results import arrays, control, difference_over, result, row
+from samestep.experiments.tensors import describe, largest_difference, load, raw_sha256, save
+from samestep.experiments.tiny_transformer import (
     PARAMETERS,
     VOCABULARY,
     WINDOW,
@@ -35,7 +33,8 @@ from experiments.tiny_transformer import (
     loss_mean,
     parameter_count,
 )
-from experiments.world import World
+from samestep.experiments.world import World
+from torch import Tensor
 
 QUESTION = {
     "zh": "这份权重与 tokenizer 从哪里来，重复训练会得到同样的比特吗？",

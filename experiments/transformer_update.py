@@ -22,15 +22,13 @@ from typing import Any, NamedTuple, cast
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
-from torch import Tensor
-
-from app.evidence import DIFFERS, Control, Expectation, Json, Result, Row, TensorSet, Text, sha256_of
-from experiments import corpus, tokenizer
-from experiments.results import arrays, control, difference, difference_over, plain, result, row
-from experiments.tensors import canonical_sha256, load, raw_sha256, save
-from experiments.tiny_transformer import PARAMETERS, WINDOW, TinyTransformer, parameter_count
-from experiments.train_tiny import FLOOR, LEARNING_RATE, adamw, optimizer_state, restore, restore_optimizer
-from experiments.update_paths import (
+from samestep.app.evidence.bags import DIFFERS, Control, Expectation, Json, Result, Row, TensorSet, Text, sha256_of
+from samestep.experiments import corpus, tokenizer
+from samestep.experiments.results import arrays, control, difference, difference_over, plain, result, row
+from samestep.experiments.tensors import canonical_sha256, load, raw_sha256, save
+from samestep.experiments.tiny_transformer import PARAMETERS, WINDOW, TinyTransformer, parameter_count
+from samestep.experiments.train_tiny import FLOOR, LEARNING_RATE, adamw, optimizer_state, restore, restore_optimizer
+from samestep.experiments.update_paths import (
     CASES,
     PATHS,
     Named,
@@ -43,7 +41,8 @@ from experiments.update_paths import (
     whole_batch,
     window_sum,
 )
-from experiments.world import World
+from samestep.experiments.world import World
+from torch import Tensor
 
 QUESTION = {
     "zh": "完整模型里，拆成微批和两进程后还是同一次更新吗？",

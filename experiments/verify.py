@@ -12,12 +12,24 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from app.evidence import AGREES, PROVENANCE, RESULT, SCHEMA, Bag, ConformanceRow, Json, Result, Row, met, sha256_of
-from app.paths import folder
-from experiments import calculated
-from experiments.publish import BUILD_TYPE, PREDICATE, STATEMENT, relative_name
-from experiments.registry import ROOT, Experiment
-from experiments.tensors import describe, largest_difference, load
+from samestep.app.evidence.bags import (
+    AGREES,
+    PROVENANCE,
+    RESULT,
+    SCHEMA,
+    Bag,
+    ConformanceRow,
+    Json,
+    Result,
+    Row,
+    met,
+    sha256_of,
+)
+from samestep.app.paths import folder
+from samestep.experiments import calculated
+from samestep.experiments.publish import BUILD_TYPE, PREDICATE, STATEMENT, relative_name
+from samestep.experiments.registry import ROOT, Experiment
+from samestep.experiments.tensors import describe, largest_difference, load
 
 
 def problems(bag: Bag, experiment: Experiment | None) -> Iterator[str]:

@@ -28,7 +28,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
-from app.evidence import Json, Result
+from samestep.app.evidence.bags import Json, Result
 
 if TYPE_CHECKING:
     import torch

@@ -44,8 +44,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
 @pytest.fixture(scope="session")
 def client() -> Iterator[TestClient]:
     """The application in this process."""
-    from app.main import create_app
-    from app.site import Settings
+    from samestep.app.main import create_app
+    from samestep.app.web.site import Settings
 
     with TestClient(create_app(Settings()), follow_redirects=False) as client:
         yield client

@@ -3,37 +3,24 @@
 import ast
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+from samestep.app.book.chapters import LANGUAGES
+from samestep.app.calculators import registry
 
-from app.calculators import registry
-from app.chapters import LANGUAGES
-from tests.book import the_book
+from tests.kit import the_book
 
 ROOT = Path(__file__).parents[1]
 TOP_LEVEL = {"pyproject.toml", "app", "content", "static", "templates", "experiments", "tests", "README.md", "LICENSE"}
 CALCULATORS = sorted(registry())
 
-LEVELS: list[set[str]] = [
-    {"app.contract", "app.paths", "app.scales", "app.settings", "app.volume"},
-    {"app.calculators", "app.evidence", "app.search"},
-    {"app.comparison"},
-    {"app.errors", "app.fonts", "app.rendering"},
-    {"app.states"},
-    {"app.answers", "app.exhibits", "app.markdown", "app.offload", "app.ready", "app.snippets", "app.tables"},
-    {"app.casefiles"},
-    {"app.workbench"},
-    {"app.bench"},
-    {"app.assets", "app.chapters", "app.downloads", "app.endpoints", "app.guide", "app.matrix", "app.panels"},
-    {"app.presets"},
-    {"app.bibliography", "app.feeds", "app.lexicon", "app.site"},
-    {"app.pages"},
-    {"app.calculator_pages", "app.indexes", "app.lab_pages"},
-    {"app.main"},
-    {"app.__main__"},
-]
-"""Modules (a package stands for all that is in it), the lowest first: each imports only from levels below its own."""
+LAYERS = (
+    ("settings", "paths", "contract"), ("mathematics",), ("calculators",), ("rendering",), ("evidence",),
+    ("instruments",), ("book",), ("web",), ("main",), ("__main__",),
+)  # fmt: skip
+"""The rooms of `app/`, the lowest first: each imports only itself and what lies below."""
 
 
 def imports(file: Path) -> set[str]:
@@ -49,16 +36,8 @@ def imports(file: Path) -> set[str]:
 
 
 def module_of(file: Path) -> str:
-    parts = file.relative_to(ROOT).with_suffix("").parts
+    parts = ("samestep", *file.relative_to(ROOT).with_suffix("").parts)
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-def level_of(name: str) -> int | None:
-    """The level of a module of the wiki; None for anything else."""
-    for i, members in enumerate(LEVELS):
-        if any(name == member or name.startswith(member + ".") for member in members):
-            return i
-    return None
 
 
 def test_the_top_level_holds_what_the_design_card_says() -> None:
@@ -69,40 +48,54 @@ def test_the_top_level_holds_what_the_design_card_says() -> None:
     assert tops <= TOP_LEVEL
 
 
-def test_every_module_of_the_wiki_has_its_level_and_imports_point_down() -> None:
+def room_of(module: str) -> str:
+    """The room in `app/` that a module lies in; empty outside it, and for `app` itself."""
+    return ".".join(module.split(".")[2:3]) if module.startswith("samestep.app.") else ""
+
+
+def layer_of(room: str) -> int:
+    return next(i for i, rooms in enumerate(LAYERS) if room in rooms)
+
+
+def test_every_room_of_the_wiki_imports_only_what_lies_below_it() -> None:
     for file in (ROOT / "app").rglob("*.py"):
-        name = module_of(file)
-        if name == "app":
-            continue
-        own = level_of(name)
-        assert own is not None, f"{name} has no level"
-        for imported in imports(file):
-            other = level_of(imported)
-            inside = any(name.startswith(m) and imported.startswith(m) for m in LEVELS[own])
-            assert other is None or other < own or inside, f"{name} imports {imported}"
+        own = room_of(module_of(file))
+        others = {room_of(name) for name in imports(file)} - {"", own, "__version__"}
+        assert all(layer_of(other) < layer_of(own) for other in others), f"{file} imports {others}"
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    files = {module_of(file): file for file in (ROOT / "app").rglob("*.py")}
+    graph = {name: (imports(file) & set(files)) - {name} for name, file in files.items()}
+    packages = {name for name in files if files[name].name == "__init__.py"}
+    for name, found in graph.items():  # `from package import module` asks for the module, not for the package
+        graph[name] = {one for one in found if one not in packages or not any(o.startswith(f"{one}.") for o in found)}
+    TopologicalSorter(graph).prepare()
 
 
 def test_nothing_of_the_wiki_imports_torch_or_the_experiments() -> None:
     for file in (ROOT / "app").rglob("*.py"):
-        assert not any(name.split(".")[0] in ("torch", "experiments") for name in imports(file)), file
+        assert not any(
+            name.split(".")[0] == "torch" or name.startswith("samestep.experiments") for name in imports(file)
+        ), file
 
 
 def test_calculators_import_no_web_framework_and_no_other_calculator() -> None:
-    for file in (ROOT / "app" / "calculators").glob("*.py"):
-        names = imports(file)
+    for file in (ROOT / "app" / "calculators").rglob("*.py"):
+        names, own = imports(file), file.relative_to(ROOT / "app" / "calculators").parts[0]
         assert not any(name.split(".")[0] in ("fastapi", "starlette", "jinja2") for name in names), file
-        others = {f"app.calculators.{name}" for name in CALCULATORS if name != file.stem}
-        assert not names & others, file
+        others = tuple(f"samestep.app.calculators.{name}" for name in CALCULATORS if name != own)
+        assert not any(name.startswith(others) for name in names), file
 
 
-def test_chapters_evidence_and_search_know_no_web_framework() -> None:
-    files = [ROOT / "app" / f"{name}.py" for name in ("chapters", "evidence", "search")]
-    for file in [*files, *(ROOT / "app" / "markdown").glob("*.py")]:
-        assert not any(name.split(".")[0] in ("fastapi", "starlette", "uvicorn") for name in imports(file)), file
+def test_only_the_web_room_knows_a_web_framework() -> None:
+    for file in (ROOT / "app").rglob("*.py"):
+        if room_of(module_of(file)) not in ("web", "main", "__main__"):
+            assert not any(name.split(".")[0] in ("fastapi", "starlette", "uvicorn") for name in imports(file)), file
 
 
 def test_importing_the_application_leaves_torch_out() -> None:
-    code = "import sys, app.main, app.pages; sys.exit('torch' in sys.modules)"
+    code = "import sys, samestep.app.main; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from app.contract import Inputs, Query, Result
+from samestep.app.contract.models import Inputs, Query, Result
 
 
 @dataclass(frozen=True)

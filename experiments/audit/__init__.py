@@ -2,7 +2,7 @@
 
 In the reader's own test suite:
 
-    from experiments.audit import audit
+    from samestep.experiments.audit import audit
 
     def test_my_step_is_still_the_same_update():
         report = audit("my_step.py")
@@ -12,8 +12,8 @@ The processes are started from the file, so it does not matter what pytest has i
 torch; everything that does lives in the ranks.
 """
 
-from experiments.audit.call import audit, audit_many
-from experiments.audit.report import Report
-from experiments.audit.settings import Settings
+from samestep.experiments.audit.call import audit, audit_many
+from samestep.experiments.audit.report import Report
+from samestep.experiments.audit.settings import Settings
 
 __all__ = ["Report", "Settings", "audit", "audit_many"]

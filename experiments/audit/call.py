@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from experiments.audit.job import Job
-from experiments.audit.launch import LaunchError, launch
-from experiments.audit.report import Report, failed
-from experiments.audit.settings import Settings
+from samestep.experiments.audit.job import Job
+from samestep.experiments.audit.launch import LaunchError, launch
+from samestep.experiments.audit.report import Report, failed
+from samestep.experiments.audit.settings import Settings
 
 
 def audit(file: str | Path, **options: Any) -> Report:

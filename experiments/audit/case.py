@@ -6,11 +6,10 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-
-from experiments.audit import compare, scales
-from experiments.audit.plans import Plan
-from experiments.audit.trace import Trace
-from experiments.audit.vectors import Array, Vectors, Writer
+from samestep.experiments.audit import compare, scales
+from samestep.experiments.audit.plans import Plan
+from samestep.experiments.audit.trace import Trace
+from samestep.experiments.audit.vectors import Array, Vectors, Writer
 
 COARSEST = 1e-3
 """Relative rounding above which effective weights, and small differences of any kind, cannot be told apart."""

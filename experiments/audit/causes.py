@@ -6,7 +6,7 @@ state that shows the same fault on small numbers.
 
 from dataclasses import dataclass
 
-from app.evidence import Text
+from samestep.app.evidence.bags import Text
 
 
 @dataclass(frozen=True)

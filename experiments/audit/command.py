@@ -12,11 +12,11 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from experiments.audit import plans
-from experiments.audit.call import audit
-from experiments.audit.printing import Language, printed
-from experiments.audit.report import Report, as_json
-from experiments.audit.settings import BACKENDS, TOLERANCES, Settings, SettingsError
+from samestep.experiments.audit import plans
+from samestep.experiments.audit.call import audit
+from samestep.experiments.audit.printing import Language, printed
+from samestep.experiments.audit.report import Report, as_json
+from samestep.experiments.audit.settings import BACKENDS, TOLERANCES, Settings, SettingsError
 
 EXAMPLES = Path(__file__).parent / "examples"
 USUAL = "ddp"
@@ -102,7 +102,7 @@ def _show(report: Report, options: argparse.Namespace) -> int:
         if options.json:
             options.json.write_text(as_json(report), "utf-8")
         if options.html:
-            from experiments.audit import page  # templates are read only where they are wanted
+            from samestep.experiments.audit import page  # templates are read only where they are wanted
 
             page.write(report, options.html, options.lang, options.wiki)
     except OSError as error:
@@ -113,8 +113,8 @@ def _show(report: Report, options: argparse.Namespace) -> int:
 
 def _joined(options: argparse.Namespace, settings: Settings) -> NoReturn:
     """A rank of torchrun's world: rank 0 prints; a rank with a mistake of its own says so."""
-    from experiments.audit import rank
-    from experiments.audit.job import Job
+    from samestep.experiments.audit import rank
+    from samestep.experiments.audit.job import Job
 
     number, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     settings = replace(settings, processes=size)

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-
-from experiments.audit.trace import Trace
-from experiments.audit.vectors import Array, Vectors
+from samestep.experiments.audit.trace import Trace
+from samestep.experiments.audit.vectors import Array, Vectors
 
 STAGES = ("samples", "loss", "replicas", "gradient", "norm", "clipped_gradient", "parameters", "optimizer_state")
 

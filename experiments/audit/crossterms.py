@@ -7,15 +7,14 @@ computed by itself. If it is not, and yet the loss is right, the other ranks' sa
 from collections.abc import Sequence
 
 import numpy as np
-
-from app.evidence import Text
-from experiments.audit import parameters, reweighting
-from experiments.audit.case import Case, Cell, padded
-from experiments.audit.compare import Difference
-from experiments.audit.report import Finding
-from experiments.audit.reweighting import Span
-from experiments.audit.vectors import Vectors
-from experiments.audit.wording import finding, listing, unknown
+from samestep.app.evidence.bags import Text
+from samestep.experiments.audit import parameters, reweighting
+from samestep.experiments.audit.case import Case, Cell, padded
+from samestep.experiments.audit.compare import Difference
+from samestep.experiments.audit.report import Finding
+from samestep.experiments.audit.reweighting import Span
+from samestep.experiments.audit.vectors import Vectors
+from samestep.experiments.audit.wording import finding, listing, unknown
 
 SEEN = 1e-6
 """A gradient so much smaller than the ones it was computed from is rounding (a Gram matrix has half the digits)."""

@@ -5,20 +5,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-
-from app.evidence import Text
-from experiments.audit import compare, parameters, perform, stages
-from experiments.audit.case import Basis, Case, Cell
-from experiments.audit.explanation import explain
-from experiments.audit.limits import limits
-from experiments.audit.plans import Plan
-from experiments.audit.reader import load
-from experiments.audit.report import Finding, PlanReport, RankLog, Report, Verdict
-from experiments.audit.rows import Rows
-from experiments.audit.settings import Settings
-from experiments.audit.trace import Trace
-from experiments.audit.vectors import Vectors
-from experiments.audit.wording import finding, unknown
+from samestep.app.evidence.bags import Text
+from samestep.experiments.audit import compare, parameters, perform, stages
+from samestep.experiments.audit.case import Basis, Case, Cell
+from samestep.experiments.audit.explanation import explain
+from samestep.experiments.audit.limits import limits
+from samestep.experiments.audit.plans import Plan
+from samestep.experiments.audit.reader import load
+from samestep.experiments.audit.report import Finding, PlanReport, RankLog, Report, Verdict
+from samestep.experiments.audit.rows import Rows
+from samestep.experiments.audit.settings import Settings
+from samestep.experiments.audit.trace import Trace
+from samestep.experiments.audit.vectors import Vectors
+from samestep.experiments.audit.wording import finding, unknown
 
 
 def diagnose(place: Path, folder: Path, plans: Sequence[Plan], settings: Settings, device: torch.device) -> Report:

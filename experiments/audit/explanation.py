@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-from app.evidence import Text
-from experiments.audit import compare, norms, parameters, precision
-from experiments.audit.case import Case
-from experiments.audit.compare import Difference
-from experiments.audit.gradients import explain_gradient, which_samples
-from experiments.audit.replicas import changed_settings, explain_replicas
-from experiments.audit.report import Finding
-from experiments.audit.wording import finding, listing, numbers, unknown
+from samestep.app.evidence.bags import Text
+from samestep.experiments.audit import compare, norms, parameters, precision
+from samestep.experiments.audit.case import Case
+from samestep.experiments.audit.compare import Difference
+from samestep.experiments.audit.gradients import explain_gradient, which_samples
+from samestep.experiments.audit.replicas import changed_settings, explain_replicas
+from samestep.experiments.audit.report import Finding
+from samestep.experiments.audit.wording import finding, listing, numbers, unknown
 
 Found = dict[str, Difference | None]
 

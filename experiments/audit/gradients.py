@@ -3,17 +3,16 @@
 from collections.abc import Sequence
 
 import numpy as np
-
-from app.evidence import Text
-from experiments.audit import causes, parameters, precision, reweighting, scales
-from experiments.audit.case import Case, Cell, padded
-from experiments.audit.compare import SMALL, Difference
-from experiments.audit.crossterms import explain_cross_terms, has_no_cross_terms
-from experiments.audit.hidden_clips import clipped_by_rank, clipped_by_shard
-from experiments.audit.report import Finding, Weights
-from experiments.audit.reweighting import Reweighting, Span
-from experiments.audit.vectors import Array
-from experiments.audit.wording import finding, listing, unknown
+from samestep.app.evidence.bags import Text
+from samestep.experiments.audit import causes, parameters, precision, reweighting, scales
+from samestep.experiments.audit.case import Case, Cell, padded
+from samestep.experiments.audit.compare import SMALL, Difference
+from samestep.experiments.audit.crossterms import explain_cross_terms, has_no_cross_terms
+from samestep.experiments.audit.hidden_clips import clipped_by_rank, clipped_by_shard
+from samestep.experiments.audit.report import Finding, Weights
+from samestep.experiments.audit.reweighting import Reweighting, Span
+from samestep.experiments.audit.vectors import Array
+from samestep.experiments.audit.wording import finding, listing, unknown
 
 Found = dict[str, Difference | None]
 

@@ -7,13 +7,12 @@ have the same norm afterwards, each part was clipped by itself: what a rank comp
 from collections.abc import Sequence
 
 import numpy as np
-
-from app.evidence import Text
-from experiments.audit.case import Case
-from experiments.audit.report import Finding
-from experiments.audit.reweighting import Span
-from experiments.audit.vectors import Array, Vectors
-from experiments.audit.wording import finding, numbers
+from samestep.app.evidence.bags import Text
+from samestep.experiments.audit.case import Case
+from samestep.experiments.audit.report import Finding
+from samestep.experiments.audit.reweighting import Span
+from samestep.experiments.audit.vectors import Array, Vectors
+from samestep.experiments.audit.wording import finding, numbers
 
 UNNOTED: Text = {
     "en": 'Told from the gradient alone (n is the right norm): ctx.note("norm", norm) before scaling would show it.',

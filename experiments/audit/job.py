@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.audit.settings import Settings
+from samestep.experiments.audit.settings import Settings
 
 
 @dataclass(frozen=True)

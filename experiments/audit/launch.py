@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.audit.failure import Failure
-from experiments.audit.job import Job
-from experiments.processes import ROOT
+from samestep.app.paths import IMPORTED_FROM
+from samestep.experiments.audit.failure import Failure
+from samestep.experiments.audit.job import Job
 
 _LAUNCHED_BY_OTHERS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 # With DETAIL the constructor of DistributedDataParallel crashes in torch 2.13 on Gloo.
@@ -84,12 +84,12 @@ def _start(job: Job, rank: int) -> _Process:
     unwanted = {name for name in os.environ if name.startswith("TORCHELASTIC_")} | {*_LAUNCHED_BY_OTHERS, *_UNSAFE}
     environment = {name: value for name, value in os.environ.items() if name not in unwanted}
     environment |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(IMPORTED_FROM), os.environ.get("PYTHONPATH"))))
     environment.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
     log = job.folder / f"rank{rank}.log"
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
-    program = [sys.executable, "-m", "experiments.audit.rank"]
+    program = [sys.executable, "-m", "samestep.experiments.audit.rank"]
     with log.open("wb") as stream:
         process = subprocess.Popen(
             [*program, str(job.folder), str(rank), str(writer), str(os.getpid())],

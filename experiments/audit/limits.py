@@ -1,7 +1,7 @@
 """Features under which the update depends on more than the samples: which were met, and what still can be concluded."""
 
-from app.evidence import Text
-from experiments.audit.case import Case
+from samestep.app.evidence.bags import Text
+from samestep.experiments.audit.case import Case
 
 TEXTS: dict[str, Text] = {
     "dropout": {

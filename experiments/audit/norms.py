@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from math import isclose, sqrt
 
-from experiments.audit.vectors import Vectors
+from samestep.experiments.audit.vectors import Vectors
 
 CLOSE = 1e-9
 FEW = 12

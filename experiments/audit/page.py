@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
-
-from app.paths import folder
-from app.rendering import environment
-from experiments.audit.printing import STAGES, STATUSES, VERDICTS, Language
-from experiments.audit.report import Finding, Report, as_json
-from experiments.audit.settings import Settings
+from samestep.app.paths import folder
+from samestep.app.rendering.environment import environment
+from samestep.experiments.audit.printing import STAGES, STATUSES, VERDICTS, Language
+from samestep.experiments.audit.report import Finding, Report, as_json
+from samestep.experiments.audit.settings import Settings
 
 WIKI = "http://127.0.0.1:8000"
 """Where `samestep` serves the wiki unless told otherwise."""

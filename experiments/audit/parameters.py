@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from math import isfinite
 
 import numpy as np
-
-from experiments.audit.compare import greatest, noise
-from experiments.audit.vectors import Vectors
+from samestep.experiments.audit.compare import greatest, noise
+from samestep.experiments.audit.vectors import Vectors
 
 
 @dataclass(frozen=True)

@@ -6,16 +6,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
-
-from experiments.audit import taps
-from experiments.audit.context import Context, Data
-from experiments.audit.failure import ReaderError
-from experiments.audit.plans import Plan
-from experiments.audit.reader import built_digest, digest, load
-from experiments.audit.recorder import Recorder
-from experiments.audit.rows import Rows
-from experiments.audit.trace import Trace
-from experiments.audit.worlds import World
+from samestep.experiments.audit import taps
+from samestep.experiments.audit.context import Context, Data
+from samestep.experiments.audit.failure import ReaderError
+from samestep.experiments.audit.plans import Plan
+from samestep.experiments.audit.reader import built_digest, digest, load
+from samestep.experiments.audit.recorder import Recorder
+from samestep.experiments.audit.rows import Rows
+from samestep.experiments.audit.trace import Trace
+from samestep.experiments.audit.worlds import World
 
 UNSEEDED = (
     "build() is not seeded: {}. Call torch.manual_seed(…) at its beginning, so that every process starts with the same "

@@ -1,8 +1,7 @@
 """Was a gradient carried in a smaller floating-point type on its way?"""
 
 import numpy as np
-
-from experiments.audit.vectors import Array, Vectors
+from samestep.experiments.audit.vectors import Array, Vectors
 
 UNITS = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 """Greatest relative error of one rounding, the finest type first."""

@@ -4,8 +4,8 @@ import unicodedata
 from collections.abc import Iterator
 from typing import Literal
 
-from app.evidence import Text
-from experiments.audit.report import Finding, PlanReport, Report, Weights
+from samestep.app.evidence.bags import Text
+from samestep.experiments.audit.report import Finding, PlanReport, Report, Weights
 
 Language = Literal["en", "zh"]
 

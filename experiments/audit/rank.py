@@ -26,14 +26,13 @@ from pathlib import Path
 from typing import NoReturn
 
 import torch
-
-from experiments.audit import perform, taps, worlds
-from experiments.audit.diagnosis import diagnose
-from experiments.audit.failure import Failure, ReaderError
-from experiments.audit.job import Job
-from experiments.audit.plans import Plan, TooFewSamplesError
-from experiments.audit.report import Report, failed
-from experiments.audit.worlds import World
+from samestep.experiments.audit import perform, taps, worlds
+from samestep.experiments.audit.diagnosis import diagnose
+from samestep.experiments.audit.failure import Failure, ReaderError
+from samestep.experiments.audit.job import Job
+from samestep.experiments.audit.plans import Plan, TooFewSamplesError
+from samestep.experiments.audit.report import Report, failed
+from samestep.experiments.audit.worlds import World
 
 LONG = timedelta(hours=24)
 """Time-out of the groups where a parent watches: it knows more about who is late than a group does."""

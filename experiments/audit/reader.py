@@ -13,10 +13,9 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from samestep.experiments.audit.context import Context, Data
+from samestep.experiments.audit.failure import ReaderError
 from torch import nn
-
-from experiments.audit.context import Context, Data
-from experiments.audit.failure import ReaderError
 
 PACKAGE = Path(__file__).resolve().parent
 REQUIRED = ("build", "data", "step")

@@ -5,13 +5,12 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import torch
+from samestep.experiments.audit import taps
+from samestep.experiments.audit.rows import Rows, tensors_in
+from samestep.experiments.audit.trace import Limit, Trace
+from samestep.experiments.audit.vectors import Array, Writer
 from torch import nn
 from torch.distributed.tensor import DTensor
-
-from experiments.audit import taps
-from experiments.audit.rows import Rows, tensors_in
-from experiments.audit.trace import Limit, Trace
-from experiments.audit.vectors import Array, Writer
 
 Snapshot = dict[str, torch.Tensor]
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from app.evidence import Text
-from experiments.audit import compare
-from experiments.audit.case import Case
-from experiments.audit.report import Finding
-from experiments.audit.wording import finding, listing, unknown
+from samestep.app.evidence.bags import Text
+from samestep.experiments.audit import compare
+from samestep.experiments.audit.case import Case
+from samestep.experiments.audit.report import Finding
+from samestep.experiments.audit.wording import finding, listing, unknown
 
 
 def explain_replicas(case: Case) -> Finding | None:

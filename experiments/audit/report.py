@@ -6,10 +6,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from app.evidence import Text
-from experiments.audit.failure import Failure
-from experiments.audit.parameters import ParameterRow
-from experiments.audit.settings import Settings
+from samestep.app.evidence.bags import Text
+from samestep.experiments.audit.failure import Failure
+from samestep.experiments.audit.parameters import ParameterRow
+from samestep.experiments.audit.settings import Settings
 
 Verdict = Literal["same", "different", "vacuous", "error"]
 Status = Literal["same", "different", "follows", "not compared"]
@@ -134,7 +134,7 @@ class Report:
         return {"same": 0, "different": 1, "vacuous": 1, "error": 2}[self.verdict]
 
     def __str__(self) -> str:
-        from experiments.audit.printing import printed
+        from samestep.experiments.audit.printing import printed
 
         return printed(self, "en")
 

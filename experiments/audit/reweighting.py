@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
-
-from experiments.audit.vectors import Array, Vectors
+from samestep.experiments.audit.vectors import Array, Vectors
 
 DENSE = 1_000_000
 """Numbers of a gradient up to which the whole basis is held in memory."""

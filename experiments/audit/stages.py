@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from experiments.audit import compare
-from experiments.audit.case import Case
-from experiments.audit.compare import Difference
-from experiments.audit.report import Stage, Status
+from samestep.experiments.audit import compare
+from samestep.experiments.audit.case import Case
+from samestep.experiments.audit.compare import Difference
+from samestep.experiments.audit.report import Stage, Status
 
 Found = dict[str, Difference | None]
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from experiments.audit.vectors import Vectors
+from samestep.experiments.audit.vectors import Vectors
 
 KINDS = ("gradient", "clipped_gradient", "parameters", "optimizer_state", "buffers", "initial")
 """Files of a trace. `gradient`: before the clip; `clipped_gradient`: as the optimizer sees it."""

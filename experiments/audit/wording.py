@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from app.evidence import Text
-from experiments.audit import causes
-from experiments.audit.case import Case
-from experiments.audit.report import Finding, Weights
+from samestep.app.evidence.bags import Text
+from samestep.experiments.audit import causes
+from samestep.experiments.audit.case import Case
+from samestep.experiments.audit.report import Finding, Weights
 
 MANY = 6
 

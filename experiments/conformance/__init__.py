@@ -23,4 +23,4 @@ QUESTION = {
 }
 PROCESSES = 2
 ALONE = True
-LAUNCHER = "experiments.conformance.lab"
+LAUNCHER = "samestep.experiments.conformance.lab"

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from app.evidence import Text
-from experiments.conformance.scenarios import Scenario
+from samestep.app.evidence.bags import Text
+from samestep.experiments.conformance.scenarios import Scenario
 
 Cells = tuple[tuple[float, ...], ...]
 Expected = str | Cells | Mapping[str, float | None]

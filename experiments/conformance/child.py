@@ -24,8 +24,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-from experiments.conformance.adapter import Clipping, Coefficients, Contrastive, Measurement, Setting, StateChange
-from experiments.conformance.scenarios import SCENARIOS
+from samestep.experiments.conformance.adapter import (
+    Clipping,
+    Coefficients,
+    Contrastive,
+    Measurement,
+    Setting,
+    StateChange,
+)
+from samestep.experiments.conformance.scenarios import SCENARIOS
 
 KINDS = {Coefficients: "coefficients", StateChange: "state", Clipping: "clipping", Contrastive: "contrastive"}
 
@@ -45,8 +52,7 @@ def main() -> NoReturn:
 
 def measure(job: Mapping[str, Any], stream: IO[str]) -> None:
     import torch
-
-    from experiments.results import environment
+    from samestep.experiments.results import environment
 
     torch.set_num_threads(1)
     adapter: Any = import_module(job["adapter"])

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from experiments.conformance.scenarios import Scenario
+from samestep.experiments.conformance.scenarios import Scenario
 
 Tokens = Sequence[Sequence[Sequence[float]]]
 RULES = ("global_token_mean", "replica_equal", "microbatch_equal")

@@ -6,7 +6,7 @@ which the older release and the pinned one differ, and the public thread where i
 
 from dataclasses import dataclass
 
-from app.evidence import Text
+from samestep.app.evidence.bags import Text
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, cast
 
-from app.evidence import (
+from samestep.app.evidence.bags import (
     AGREES,
     DIFFERS,
     SCHEMA,
@@ -20,12 +20,12 @@ from app.evidence import (
     Row,
     Text,
 )
-from experiments.conformance import PROCESSES, QUESTION, classifier, releases, verdicts
-from experiments.conformance.faults import FAULTS, Fault
-from experiments.conformance.frameworks import FRAMEWORKS, Framework, Release
-from experiments.conformance.pairs import Report, Task, Tell, measure
-from experiments.conformance.scenarios import SCENARIOS
-from experiments.conformance.verdicts import Judged
+from samestep.experiments.conformance import PROCESSES, QUESTION, classifier, releases, verdicts
+from samestep.experiments.conformance.faults import FAULTS, Fault
+from samestep.experiments.conformance.frameworks import FRAMEWORKS, Framework, Release
+from samestep.experiments.conformance.pairs import Report, Task, Tell, measure
+from samestep.experiments.conformance.scenarios import SCENARIOS
+from samestep.experiments.conformance.verdicts import Judged
 
 NAME = "conformance"
 RERUN = 1e-6

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from experiments.conformance.frameworks import Framework
+from samestep.app.paths import IMPORTED_FROM
+from samestep.experiments.conformance.frameworks import Framework
 
-ROOT = Path(__file__).resolve().parents[2]
 PROCESSES = 2
 RESTARTS = 8
 _PEER_GONE = ("Connection closed by peer", "Connection reset by peer")
@@ -121,7 +121,7 @@ def _start(folder: Path, rank: int, port: int, target: Path | None) -> _Rank:
     home = folder / f"home{rank}"
     home.mkdir()
     environment = {key: value for key, value in os.environ.items() if key != "TORCH_DISTRIBUTED_DEBUG"}
-    paths = (str(target) if target else None, str(ROOT), os.environ.get("PYTHONPATH"))
+    paths = (str(target) if target else None, str(IMPORTED_FROM), os.environ.get("PYTHONPATH"))
     environment |= {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
@@ -140,7 +140,7 @@ def _start(folder: Path, rank: int, port: int, target: Path | None) -> _Rank:
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
     }
     log = folder / f"rank{rank}.log"
-    command = [sys.executable, "-m", "experiments.conformance.child", str(folder), str(os.getpid())]
+    command = [sys.executable, "-m", "samestep.experiments.conformance.child", str(folder), str(os.getpid())]
     with log.open("wb") as stream:
         process = subprocess.Popen(
             command, env=environment, cwd=home, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream,

@@ -11,8 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from app.paths import cache_folder
-from experiments.conformance.frameworks import FRAMEWORKS, Framework, Release
+from samestep.app.paths import cache_folder
+from samestep.experiments.conformance.frameworks import FRAMEWORKS, Framework, Release
 
 
 class CannotMeasureError(RuntimeError):

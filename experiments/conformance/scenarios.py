@@ -6,7 +6,7 @@ micro-batch k, N their sum. In a partial last window fewer than K micro-batches 
 
 from dataclasses import dataclass
 
-from app.evidence import Text
+from samestep.app.evidence.bags import Text
 
 Counts = tuple[tuple[int, ...], ...]
 

@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from app import evidence
-from app.evidence import DIFFERS, Expectation, Json
-from experiments.conformance.classifier import (
+from samestep.app.evidence import bags
+from samestep.app.evidence.bags import DIFFERS, Expectation, Json
+from samestep.experiments.conformance.classifier import (
     Finding,
     Resolution,
     cell_means,
@@ -27,7 +27,7 @@ from experiments.conformance.classifier import (
     listing,
     spread,
 )
-from experiments.conformance.scenarios import Scenario
+from samestep.experiments.conformance.scenarios import Scenario
 
 CLIPPING = 1e-5
 """torch adds 1e-6 to a norm before it divides by it, so that a clipped gradient is a little shorter than asked."""
@@ -214,7 +214,7 @@ def _contrastive(first: Seen, scenario: Scenario, expected: Any, tolerance: floa
 
 def met(judged: Judged) -> bool:
     """Every quantity did what was expected, and so did the whole."""
-    return judged.fits and evidence.met(judged.expected, judged.differences, judged.agrees)
+    return judged.fits and bags.met(judged.expected, judged.differences, judged.agrees)
 
 
 def in_light_of(judged: Judged, resolution: Resolution, scenario: Scenario) -> str:

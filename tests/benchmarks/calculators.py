@@ -27,9 +27,9 @@ def seconds(work: Callable[[], object], rounds: int) -> float:
 
 def ledger() -> None:
     """One scheme over a million cells, arrays in and numbers out: gradient, loss and reference."""
-    from app.calculators.replica_ledger import NAMED_SCHEMES
-    from app.calculators.weighting import alike, weights
-    from app.calculators.window import Window
+    from samestep.app.calculators.replica_ledger import NAMED_SCHEMES
+    from samestep.app.calculators.replica_ledger.weighting import alike, weights
+    from samestep.app.mathematics.window import Window
 
     random = np.random.default_rng(11)
     counts = random.integers(1, 100, CELLS).astype(float)
@@ -57,8 +57,7 @@ def info_nce_inputs() -> tuple[np.ndarray, np.ndarray]:
 def info_nce() -> None:
     """One scheme at full size, against torch float64 autograd of the full loss on the same threads."""
     import torch
-
-    from app.calculators import info_nce as calculator
+    from samestep.app.calculators import info_nce as calculator
 
     q, d = info_nce_inputs()
     parts = {key: [part.tolist() for part in np.split(a, RANKS)] for key, a in (("q", q), ("d", d))}
@@ -79,7 +78,7 @@ def info_nce() -> None:
 
 def info_nce_memory() -> None:
     """In a process of its own: the peak of what `compute` allocates, in bytes."""
-    from app.calculators import info_nce as calculator
+    from samestep.app.calculators import info_nce as calculator
 
     parts = {
         key: [part.tolist() for part in np.split(a, RANKS)] for key, a in zip("qd", info_nce_inputs(), strict=True)

@@ -13,9 +13,8 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 import torch.distributed.nn.functional as nn_functional
-
-from app.evidence import Result
-from experiments.world import World
+from samestep.app.evidence.bags import Result
+from samestep.experiments.world import World
 
 REDUCE = {
     "sum": dist.ReduceOp.SUM,

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 from pydantic import ValidationError
+from samestep.app.calculators.batch_noise import Inputs, Query, compute, panel
+from samestep.app.contract.errors import InputError
 from starlette.testclient import TestClient
-
-from app.calculators.batch_noise import Inputs, Query, compute, panel
-from app.contract import InputError
 
 Answer = dict[str, Any]
 Moments = tuple[Fraction, Fraction]

@@ -10,9 +10,9 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from pydantic import ValidationError
-
-from app.calculators.clip_ownership import Inputs, Query, compute, panel
-from app.contract import MAX_LISTED_CELLS, InputError
+from samestep.app.calculators.clip_ownership import Inputs, Query, compute, panel
+from samestep.app.contract.errors import InputError
+from samestep.app.contract.limits import MAX_LISTED_CELLS
 
 CASES = json.loads((Path(__file__).parents[1] / "cases.json").read_text(encoding="utf-8"))["cases"]
 CLIP_CASES = [case for case in CASES if case["kind"] == "clip"]

@@ -13,12 +13,12 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from pydantic import ValidationError
-
-from app.calculators.collectives import Inputs, Query, compute, panel
-from app.calculators.traffic import Sent, pairwise as direct, ring, tree
-from app.contract import MAX_LISTED_CELLS, InputError
-from app.evidence import Json
-from experiments.processes import Job, launch, workplace
+from samestep.app.calculators.collectives import Inputs, Query, compute, panel
+from samestep.app.calculators.collectives.traffic import Sent, pairwise as direct, ring, tree
+from samestep.app.contract.errors import InputError
+from samestep.app.contract.limits import MAX_LISTED_CELLS
+from samestep.app.evidence.bags import Json
+from samestep.experiments.processes import Job, launch, workplace
 
 CASES = {
     case["id"]: case for case in json.loads((Path(__file__).parents[1] / "cases.json").read_text("utf-8"))["cases"]

@@ -9,9 +9,9 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from pydantic import ValidationError
-
-from app.calculators.empty_step import Inputs, Query, compute, panel
-from app.contract import MAX_LISTED_CELLS, InputError
+from samestep.app.calculators.empty_step import Inputs, Query, compute, panel
+from samestep.app.contract.errors import InputError
+from samestep.app.contract.limits import MAX_LISTED_CELLS
 
 CASES = {
     case["id"]: case for case in json.loads((Path(__file__).parents[1] / "cases.json").read_text("utf-8"))["cases"]

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 import torch
 from pydantic import ValidationError
-
-from app.answers import get, post
-from app.calculators.framework_recipe import Inputs, Result, compute
-from app.calculators.framework_rules import RULES, Measured, Rule
+from samestep.app.calculators.framework_recipe import Inputs, Result, compute
+from samestep.app.calculators.framework_recipe.rules import RULES, Measured, Rule
+from samestep.app.instruments.answers import get, post
 
 BAG = Path(__file__).parents[2] / "content" / "evidence" / "conformance" / "data" / "result.json"
 RAGGED = [[2, 8], [5, 1]]

@@ -8,12 +8,11 @@ from typing import Any, cast
 import pytest
 from hypothesis import given, settings, strategies as st
 from pydantic import ValidationError
-
-from app.calculators.element_size import BYTES
-from app.calculators.fsdp_timeline import STATES, Inputs, Query, compute, panel
-from app.contract import InputError
-from app.evidence import Json
-from experiments.processes import Job, launch, workplace
+from samestep.app.calculators.fsdp_timeline import STATES, Inputs, Query, compute, panel
+from samestep.app.contract.errors import InputError
+from samestep.app.evidence.bags import Json
+from samestep.app.mathematics.element_size import BYTES
+from samestep.experiments.processes import Job, launch, workplace
 
 KINDS = (
     "sharded",

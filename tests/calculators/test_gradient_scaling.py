@@ -9,9 +9,8 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from pydantic import ValidationError
-
-from app.calculators.gradient_scaling import Inputs, Query, compute, panel
-from app.contract import InputError
+from samestep.app.calculators.gradient_scaling import Inputs, Query, compute, panel
+from samestep.app.contract.errors import InputError
 
 REDUCTIONS = list(product(["mean", "sum"], ["sum", "mean"]))
 

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from pydantic import ValidationError
-
-from app.calculators import info_nce
-from app.contract import InputError
+from samestep.app.calculators import info_nce
+from samestep.app.contract.errors import InputError
 
 CASES = json.loads((Path(__file__).parents[1] / "cases.json").read_text(encoding="utf-8"))["cases"]
 INFONCE = [case for case in CASES if case["kind"] == "infonce"]

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
+from samestep.app.calculators import info_nce
+from samestep.app.calculators.info_nce import softmax
 from torch.nn import functional
-
-from app.calculators import info_nce, softmax
 
 Tensor = torch.Tensor
 Body = dict[str, Any]

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import example, given, strategies as st
-
-from app.calculators.ragged import cut, floats, place
-from app.contract import InputError, as_float, exact, extended, extended_rows_of, rows_of, whole, write_rows
+from samestep.app.contract.errors import InputError
+from samestep.app.contract.numbers import as_float, exact, extended, whole
+from samestep.app.contract.rows import extended_rows_of, rows_of, write_rows
+from samestep.app.mathematics.ragged import cut, floats, place
 
 TEXTS = st.from_regex(r"[+-]?([0-9]{1,25}(\.[0-9]{0,25})?|\.[0-9]{1,25})([eE][+-]?[0-9]{1,3})?", fullmatch=True)
 

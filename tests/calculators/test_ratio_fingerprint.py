@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 from pydantic import ValidationError
+from samestep.app.calculators.ratio_fingerprint import Inputs, Query, compute, panel
+from samestep.app.contract.errors import InputError
 from starlette.testclient import TestClient
-
-from app.calculators.ratio_fingerprint import Inputs, Query, compute, panel
-from app.contract import InputError
 
 Body = dict[str, Any]
 Vector = list[float]

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
-
-from app.calculators import replica_ledger
-from app.calculators.weighting import alike, weights
-from app.calculators.window import Window
-from app.contract import InputError
+from samestep.app.calculators import replica_ledger
+from samestep.app.calculators.replica_ledger.weighting import alike, weights
+from samestep.app.contract.errors import InputError
+from samestep.app.mathematics.window import Window
 
 CASES = json.loads((Path(__file__).parents[1] / "cases.json").read_text())["cases"]
 LEDGER = [case for case in CASES if case["kind"] == "ledger"]

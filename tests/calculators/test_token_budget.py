@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 from pydantic import ValidationError
+from samestep.app.calculators.token_budget import Inputs, Query, compute, panel
+from samestep.app.calculators.token_budget.packing import first_fit
+from samestep.app.contract.errors import InputError
 from starlette.testclient import TestClient
 from torch.utils.data import BatchSampler, DistributedSampler
-
-from app.calculators.packing import first_fit
-from app.calculators.token_budget import Inputs, Query, compute, panel
-from app.contract import InputError
 
 Answer = dict[str, Any]
 IGNORED = -100

@@ -2,13 +2,19 @@
 
 import pytest
 import torch
+from samestep.experiments.conformance.adapter import Contrastive
+from samestep.experiments.conformance.frameworks import FRAMEWORKS
+from samestep.experiments.conformance.frameworks.contrastive_pairs import (
+    LOG_SCALE,
+    Pairs,
+    Towers,
+    compared,
+    mean,
+    symmetric,
+)
+from samestep.experiments.conformance.pairs import Report, measure
+from samestep.experiments.conformance.scenarios import SCENARIOS
 from torch.nn import functional
-
-from experiments.conformance.adapter import Contrastive
-from experiments.conformance.frameworks import FRAMEWORKS
-from experiments.conformance.frameworks.contrastive_pairs import LOG_SCALE, Pairs, Towers, compared, mean, symmetric
-from experiments.conformance.pairs import Report, measure
-from experiments.conformance.scenarios import SCENARIOS
 
 PAIRS = Pairs(SCENARIOS["pairs"])
 

@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from experiments.conformance import lab
-from experiments.conformance.faults import FAULTS, Fault
-from experiments.conformance.frameworks import FRAMEWORKS
-from experiments.conformance.frameworks.deepspeed import unavailable
+from samestep.experiments.conformance import lab
+from samestep.experiments.conformance.faults import FAULTS, Fault
+from samestep.experiments.conformance.frameworks import FRAMEWORKS
+from samestep.experiments.conformance.frameworks.deepspeed import unavailable
 
 Measured = dict[tuple[str, str], dict[str, Any]]
 TRAINERS = ("deepspeed", "transformers", "accelerate", "trl", "lightning")

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-
-from app.evidence import Library, Result, Row
-from experiments import corpus
-from experiments.conformance.frameworks import TIER_0
-from experiments.registry import ROOT
+from samestep.app.evidence.bags import Library, Result, Row
+from samestep.experiments import corpus
+from samestep.experiments.conformance.frameworks import TIER_0
+from samestep.experiments.registry import ROOT
 
 HERE = Path(__file__).resolve().parent
 LAB = [sys.executable, "-m", "experiments"]

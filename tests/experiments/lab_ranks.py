@@ -7,9 +7,8 @@ from typing import cast
 
 import torch
 import torch.distributed as dist
-
-from app.evidence import Result
-from experiments.world import World
+from samestep.app.evidence.bags import Result
+from samestep.experiments.world import World
 
 
 def run(world: World) -> Result | None:

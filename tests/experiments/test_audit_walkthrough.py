@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from experiments.registry import ROOT, experiments
+from samestep.experiments.registry import ROOT, experiments
 
 NAME = "audit_walkthrough"
 PLACE = ROOT / "experiments" / "audit" / "walkthrough"

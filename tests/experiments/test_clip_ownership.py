@@ -3,8 +3,7 @@
 from typing import Any
 
 import pytest
-
-from experiments import calculated
+from samestep.experiments import calculated
 
 
 def values(lab: Any, row: str) -> dict[str, Any]:

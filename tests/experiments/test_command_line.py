@@ -5,12 +5,11 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from app.evidence import Row
-from experiments import __main__ as lab, runs
-from experiments.processes import Step
-from experiments.registry import ROOT, experiments
-from experiments.report import Progress, print_result
+from samestep.app.evidence.bags import Row
+from samestep.experiments import __main__ as lab, runs
+from samestep.experiments.processes import Step
+from samestep.experiments.registry import ROOT, experiments
+from samestep.experiments.report import Progress, print_result
 
 EXPERIMENTS = (
     "audit_walkthrough",
@@ -64,7 +63,7 @@ def test_the_sources_of_a_package_are_all_its_modules_and_what_they_import_here(
 
 def test_listing_and_verifying_leave_torch_alone() -> None:
     code = (
-        "import sys; from experiments.__main__ import main\n"
+        "import sys; from samestep.experiments.__main__ import main\n"
         "main(['list']); main(['verify']); sys.exit('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)

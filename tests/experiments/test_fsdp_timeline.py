@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from app.calculators.element_size import BYTES
-from app.calculators.fsdp_timeline import STATES, Inputs, compute
-from app.evidence import AGREES, Library, met
-from experiments import fsdp_timeline as experiment
-from experiments.registry import ROOT
+from samestep.app.calculators.fsdp_timeline import STATES, Inputs, compute
+from samestep.app.evidence.bags import AGREES, Library, met
+from samestep.app.mathematics.element_size import BYTES
+from samestep.experiments import fsdp_timeline as experiment
+from samestep.experiments.registry import ROOT
 
 NAME = "fsdp_timeline"
 TWO = ("reshard", "keep", "no-prefetch", "both", "bfloat16", "bfloat16-reduced")

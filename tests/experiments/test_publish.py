@@ -13,10 +13,9 @@ from typing import cast
 
 import bagit
 import pytest
-
-from app.evidence import Library, Result, Row
-from experiments import publish
-from experiments.registry import ROOT, experiments
+from samestep.app.evidence.bags import Library, Result, Row
+from samestep.experiments import publish
+from samestep.experiments.registry import ROOT, experiments
 
 
 def finished(folder: Path, size: int = 10_000) -> Path:

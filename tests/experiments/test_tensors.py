@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-
-from experiments.tensors import canonical_sha256, describe, largest_difference, load, raw_sha256, save
+from samestep.experiments.tensors import canonical_sha256, describe, largest_difference, load, raw_sha256, save
 
 
 def test_the_raw_digest_is_that_of_the_bytes_in_the_order_of_the_names() -> None:

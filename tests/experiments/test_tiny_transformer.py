@@ -5,8 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-
-from experiments import tiny_transformer as tiny
+from samestep.experiments import tiny_transformer as tiny
 
 
 @pytest.fixture(autouse=True)

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-
-from experiments.registry import ROOT
+from samestep.experiments.registry import ROOT
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 NAMES = ["info_nce", "clip_ownership", "gradient_scaling"]

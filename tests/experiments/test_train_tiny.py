@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-
-from app.evidence import Library
-from experiments import corpus
-from experiments.registry import ROOT
-from experiments.tensors import describe, load
-from experiments.tokenizer import Tokenizer
+from samestep.app.evidence.bags import Library
+from samestep.experiments import corpus
+from samestep.experiments.registry import ROOT
+from samestep.experiments.tensors import describe, load
+from samestep.experiments.tokenizer import Tokenizer
 
 EARLY = 10
 

@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from experiments.tensors import load
+from samestep.experiments.tensors import load
 
 RIGHT = ("accumulation-global-count", "ddp-global-count", "ddp-global-count-no-sync")
 MEANS = ("microbatch-means", "ddp-microbatch-means", "ddp-local-means", "masked-means")

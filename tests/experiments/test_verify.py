@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from app.evidence import Library, sha256_of
-from experiments import verify
-from experiments.publish import write_tags
-from experiments.registry import ROOT, experiments
+from samestep.app.evidence.bags import Library, sha256_of
+from samestep.experiments import verify
+from samestep.experiments.publish import write_tags
+from samestep.experiments.registry import ROOT, experiments
 
 NAME = "clip_ownership"
 
@@ -56,7 +55,7 @@ def found(bag: Path) -> list[str]:
 
 def test_verify_passes_in_seconds_without_torch(checkout: Path) -> None:
     program = (
-        "import sys; from experiments.__main__ import main\n"
+        "import sys; from samestep.experiments.__main__ import main\n"
         f"code = main(['verify', '{NAME}']); assert 'torch' not in sys.modules; sys.exit(code)"
     )
     began = time.monotonic()

@@ -4,9 +4,8 @@ import os
 import time
 
 import torch.distributed as dist
-
-from experiments.conformance.adapter import Coefficients, Setting, process_group
-from experiments.conformance.scenarios import Scenario
+from samestep.experiments.conformance.adapter import Coefficients, Setting, process_group
+from samestep.experiments.conformance.scenarios import Scenario
 
 WORDS = {"zh": "测试", "en": "test"}
 NAMES = ("good", "missing", "aborts", "hangs")

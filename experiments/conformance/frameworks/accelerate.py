@@ -6,9 +6,8 @@ from itertools import islice
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
-
-from experiments.conformance.adapter import Measurement, Setting, process_group
-from experiments.conformance.frameworks.bigram_training import (
+from samestep.experiments.conformance.adapter import Measurement, Setting, process_group
+from samestep.experiments.conformance.frameworks.bigram_training import (
     MAX_NORM,
     Windows,
     loader,
@@ -18,8 +17,8 @@ from experiments.conformance.frameworks.bigram_training import (
     state_change,
     summed,
 )
-from experiments.conformance.reader import IGNORED, Bigram
-from experiments.conformance.scenarios import Scenario
+from samestep.experiments.conformance.reader import IGNORED, Bigram
+from samestep.experiments.conformance.scenarios import Scenario
 
 SETTINGS = (
     Setting(

@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
-
-from experiments.conformance.adapter import Measurement, Setting, process_group
-from experiments.conformance.frameworks.bigram_training import (
+from samestep.experiments.conformance.adapter import Measurement, Setting, process_group
+from samestep.experiments.conformance.frameworks.bigram_training import (
     MAX_NORM,
     Microbatch,
     Windows,
@@ -26,8 +24,9 @@ from experiments.conformance.frameworks.bigram_training import (
     state_change,
     summed,
 )
-from experiments.conformance.reader import Bigram, Tokens
-from experiments.conformance.scenarios import Scenario
+from samestep.experiments.conformance.reader import Bigram, Tokens
+from samestep.experiments.conformance.scenarios import Scenario
+from torch import Tensor
 
 MEAN = {
     "A": "microbatch_equal",

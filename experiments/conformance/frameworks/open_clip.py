@@ -8,10 +8,10 @@ from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
-from experiments.conformance.adapter import Contrastive, Setting
-from experiments.conformance.frameworks import contrastive_pairs
-from experiments.conformance.frameworks.contrastive_pairs import LOG_SCALE
-from experiments.conformance.scenarios import Scenario
+from samestep.experiments.conformance.adapter import Contrastive, Setting
+from samestep.experiments.conformance.frameworks import contrastive_pairs
+from samestep.experiments.conformance.frameworks.contrastive_pairs import LOG_SCALE
+from samestep.experiments.conformance.scenarios import Scenario
 
 LABELS = ("loss.py alone",)
 BIAS = -10.0

@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-
-from experiments.audit import audit_many
-from experiments.audit.plans import Plan
-from experiments.audit.report import PlanReport
-from experiments.registry import ROOT
+from samestep.experiments.audit import audit_many
+from samestep.experiments.audit.plans import Plan
+from samestep.experiments.audit.report import PlanReport
+from samestep.experiments.registry import ROOT
 
 FILES = ROOT / "tests" / "experiments" / "audit" / "files"
 CASES = {case["id"]: case for case in json.loads((ROOT / "tests" / "cases.json").read_text("utf-8"))["cases"]}

@@ -8,12 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from experiments.__main__ import main
-from experiments.audit import Report, command
-from experiments.audit.failure import Failure
-from experiments.audit.report import PlanReport, Stage, as_json, failed
-from experiments.processes import ROOT
+from samestep.experiments.__main__ import main
+from samestep.experiments.audit import Report, command
+from samestep.experiments.audit.failure import Failure
+from samestep.experiments.audit.report import PlanReport, Stage, as_json, failed
+from samestep.experiments.processes import ROOT
 
 
 def test_an_example_is_printed_as_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,5 +80,6 @@ def test_a_signal_unwinds_the_command_so_that_ranks_and_folder_go_and_is_itself_
 
 
 def test_the_front_of_the_package_starts_without_torch() -> None:
-    code = "import sys, experiments.__main__, experiments.audit.printing; sys.exit('torch' in sys.modules)"
+    modules = "samestep.experiments.__main__, samestep.experiments.audit.printing"
+    code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from experiments.audit import compare
-from experiments.audit.trace import Trace
-from experiments.audit.vectors import Vectors
+from samestep.experiments.audit import compare
+from samestep.experiments.audit.trace import Trace
+from samestep.experiments.audit.vectors import Vectors
 
 
 def vectors(place: Path, **tensors: list[float]) -> Vectors:

@@ -3,9 +3,8 @@
 from pathlib import Path
 
 import pytest
-
-from experiments.audit import Report, audit_many
-from experiments.registry import ROOT
+from samestep.experiments.audit import Report, audit_many
+from samestep.experiments.registry import ROOT
 
 EXAMPLES = sorted((ROOT / "experiments" / "audit" / "examples").glob("[!_]*.py"))
 NAMES = [example.stem for example in EXAMPLES]

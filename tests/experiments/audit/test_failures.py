@@ -3,8 +3,7 @@
 from pathlib import Path
 
 import pytest
-
-from experiments.audit import Report, audit_many
+from samestep.experiments.audit import Report, audit_many
 
 FILES = Path(__file__).parent / "files"
 TIMEOUT = 15.0

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-
-from experiments.audit import Report, audit_many
+from samestep.experiments.audit import Report, audit_many
 
 FILES = Path(__file__).parent / "files"
 SHAPES = ((2, 3), (3, 2))

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from experiments.audit import launch
+from samestep.experiments.audit import launch
 
 
 @pytest.fixture

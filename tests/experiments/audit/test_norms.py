@@ -5,9 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from experiments.audit import norms
-from experiments.audit.vectors import Vectors
+from samestep.experiments.audit import norms
+from samestep.experiments.audit.vectors import Vectors
 
 
 @pytest.fixture

@@ -12,17 +12,16 @@ from xml.etree.ElementTree import Element
 
 import html5lib
 import pytest
+from samestep.app.contract.paths import leaves
+from samestep.experiments.audit import Report, Settings, audit_many, plans
+from samestep.experiments.audit.causes import CAUSES
+from samestep.experiments.audit.command import add_to
+from samestep.experiments.audit.failure import Failure
+from samestep.experiments.audit.page import WIKI, command, page, write
+from samestep.experiments.audit.printing import Language
+from samestep.experiments.audit.report import as_json, failed
+from samestep.experiments.registry import ROOT
 from starlette.testclient import TestClient
-
-from app.comparison import leaves
-from experiments.audit import Report, Settings, audit_many, plans
-from experiments.audit.causes import CAUSES
-from experiments.audit.command import add_to
-from experiments.audit.failure import Failure
-from experiments.audit.page import WIKI, command, page, write
-from experiments.audit.printing import Language
-from experiments.audit.report import as_json, failed
-from experiments.registry import ROOT
 
 RIGHT, WRONG, CROSS, NORM = "global_count", "rank_means", "contrastive_detached", "clip_before_reduction"
 WALKTHROUGH = ROOT / "experiments" / "audit" / "walkthrough"

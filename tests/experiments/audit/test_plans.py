@@ -1,8 +1,7 @@
 """How samples are dealt out to ranks and microbatches."""
 
 import pytest
-
-from experiments.audit import plans
+from samestep.experiments.audit import plans
 
 
 def flat(plan: plans.Plan) -> list[int]:

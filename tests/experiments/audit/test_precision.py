@@ -5,9 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-
-from experiments.audit import parameters, precision
-from experiments.audit.vectors import Vectors
+from samestep.experiments.audit import parameters, precision
+from samestep.experiments.audit.vectors import Vectors
 
 
 def pair(folder: Path, change: str | float) -> tuple[Vectors, Vectors]:

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-
-from experiments.audit import reader
-from experiments.audit.context import Context, ContextError
-from experiments.audit.failure import ReaderError
+from samestep.experiments.audit import reader
+from samestep.experiments.audit.context import Context, ContextError
+from samestep.experiments.audit.failure import ReaderError
 
 STEP = "\ndef step(ctx, model, optimizer, data): ...\n"
 BUILD = """

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from experiments.audit import reweighting
-from experiments.audit.reweighting import Span
-from experiments.audit.vectors import Array, Vectors
+from samestep.experiments.audit import reweighting
+from samestep.experiments.audit.reweighting import Span
+from samestep.experiments.audit.vectors import Array, Vectors
 
 COUNTS = np.array([7.0, 2.0, 5.0, 3.0, 8.0, 4.0])
 RIGHT = COUNTS / 29

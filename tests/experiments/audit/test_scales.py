@@ -1,8 +1,7 @@
 """The names of factors."""
 
 import pytest
-
-from experiments.audit import scales
+from samestep.experiments.audit import scales
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 import pytest
-
-from experiments.conformance.classifier import Finding, classify, coefficients, listing, resolve
-from experiments.conformance.scenarios import SCENARIOS
+from samestep.experiments.conformance.classifier import Finding, classify, coefficients, listing, resolve
+from samestep.experiments.conformance.scenarios import SCENARIOS
 
 TOLERANCE = 1e-12
 # What every token of a cell gets, by hand, for n = (2 | 8), (2, 8 | 5, 1), (0 | 8), (4 | 3), (2, 0 | 5, 1).

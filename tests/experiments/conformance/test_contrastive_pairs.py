@@ -5,10 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from torch import Tensor
-from torch.nn import functional
-
-from experiments.conformance.frameworks.contrastive_pairs import (
+from samestep.experiments.conformance.frameworks.contrastive_pairs import (
     Loss,
     Pairs,
     Towers,
@@ -19,7 +16,9 @@ from experiments.conformance.frameworks.contrastive_pairs import (
     sigmoid,
     symmetric,
 )
-from experiments.conformance.scenarios import SCENARIOS
+from samestep.experiments.conformance.scenarios import SCENARIOS
+from torch import Tensor
+from torch.nn import functional
 
 SCALE = 3.0
 PAIRS = Pairs(SCENARIOS["pairs"])

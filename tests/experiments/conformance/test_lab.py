@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from experiments.conformance import lab as conformance, releases
-from experiments.conformance.frameworks import FRAMEWORKS, TIER_0, Framework
+from samestep.experiments.conformance import lab as conformance, releases
+from samestep.experiments.conformance.frameworks import FRAMEWORKS, TIER_0, Framework
 
 TORCH = version("torch").partition("+")[0].replace(".", "-")
 

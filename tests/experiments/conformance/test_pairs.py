@@ -4,10 +4,9 @@ import time
 from pathlib import Path
 
 import pytest
-
-from experiments.conformance import lab
-from experiments.conformance.frameworks import Framework
-from experiments.conformance.pairs import Report, measure
+from samestep.experiments.conformance import lab
+from samestep.experiments.conformance.frameworks import Framework
+from samestep.experiments.conformance.pairs import Report, measure
 
 PROGRAMS = Path(__file__).parents[1]
 FRAMEWORK = Framework("trouble", "Trouble", ("torch",), seconds=6.0, adapter="troublesome")
@@ -59,7 +58,7 @@ def _ours(place: Path) -> bool:
         environment = (place.parent / "environ").read_bytes()
     except OSError:
         return False
-    return b"experiments.conformance.child" in words and f"PYTHONPATH={PROGRAMS}".encode() in environment
+    return b"samestep.experiments.conformance.child" in words and f"PYTHONPATH={PROGRAMS}".encode() in environment
 
 
 def test_an_adapter_that_cannot_be_imported_is_a_problem_and_no_row() -> None:

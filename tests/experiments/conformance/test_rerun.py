@@ -3,9 +3,8 @@
 from typing import Any, cast
 
 import pytest
-
-from app.evidence import Result
-from experiments.verify import Comparison, in_common
+from samestep.app.evidence.bags import Result
+from samestep.experiments.verify import Comparison, in_common
 
 
 def measured(**versions: str) -> Result:

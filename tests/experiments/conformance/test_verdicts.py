@@ -4,10 +4,9 @@ import math
 from typing import Any
 
 import pytest
-
-from experiments.conformance import verdicts
-from experiments.conformance.scenarios import SCENARIOS
-from experiments.conformance.verdicts import Judged, Seen
+from samestep.experiments.conformance import verdicts
+from samestep.experiments.conformance.scenarios import SCENARIOS
+from samestep.experiments.conformance.verdicts import Judged, Seen
 
 B_MEAN = [[[0.125] * 2, [0.03125] * 8], [[0.05] * 5, [0.25]]]
 

@@ -1,0 +1,230 @@
+"""What `ratio_fingerprint` takes and answers: bodies, panel fields, results. Words and symbols are explained there."""
+
+from fractions import Fraction
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
+from samestep.app.calculators.ratio_fingerprint.fault_hypotheses import On
+from samestep.app.contract.errors import InputError
+from samestep.app.contract.fields import NonNegative, OptionalRowsText, Real
+from samestep.app.contract.integers import between, schema
+from samestep.app.contract.limits import MAX_RANKS
+from samestep.app.contract.models import Inputs as InputsBase, Query as QueryBase, Reason, Result as ResultBase, Table
+from samestep.app.contract.numbers import blank_to_none
+from samestep.app.contract.rows import rows_of
+
+Whole = Annotated[int, BeforeValidator(between(1, MAX_RANKS)), schema(1, MAX_RANKS)]
+Next = Literal[
+    "reduction_sums", "reduction_averages", "accumulation_sums", "divided_twice", "both_sum", "both_divide",
+    "loss_is_a_sum", "loss_is_a_sum_averaged", "count_divided_twice", "scaled_by_ranks_twice", "two_factors",
+    "logged_loss", "replica_means", "microbatch_means", "sample_weights", "which_microbatch", "which_samples",
+    "reduction_missing", "remote_gradient", "norm_of_shards", "norm_of_copies", "sign_of_loss", "capture_step",
+]  # fmt: skip
+Number = Literal["gradient", "gradient_norm", "loss", "per_rank", "norm_per_rank", "replicated_norm"]
+
+
+def _entries(value: object) -> object:
+    """One entry, or a list of them, as a list."""
+    return value if isinstance(value, list | tuple) or blank_to_none(value) is None else (value,)
+
+
+def _entries_in_text(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    return None if blank_to_none(value) is None else tuple(cell for row in rows_of(value) for cell in row)
+
+
+Gradient = Annotated[tuple[Real, ...] | None, BeforeValidator(_entries)]
+GradientText = Annotated[
+    tuple[Real, ...] | None,
+    BeforeValidator(_entries_in_text),
+    PlainSerializer(lambda values: None if values is None else ",".join(map(str, values)), when_used="json"),
+    WithJsonSchema({"type": "string", "examples": ["0.4,-1.2"]}),
+]
+OptionalReal = Annotated[Real | None, BeforeValidator(blank_to_none)]
+OptionalNorm = Annotated[NonNegative | None, BeforeValidator(blank_to_none)]
+
+
+class Part(InputsBase):
+    """Mean loss and mean gradient (one entry or several) of one rank or cell over its own tokens."""
+
+    loss: Real | None = None
+    gradient: Gradient = None
+
+
+class Reference(InputsBase):
+    """The right update. `replicated_norm` is the norm of the part of the gradient that every rank holds a copy of."""
+
+    loss: Real | None = None
+    gradient_norm: NonNegative | None = None
+    gradient: Gradient = None
+    replicated_norm: NonNegative | None = None
+    per_rank: list[Part] | None = Field(default=None, max_length=MAX_RANKS)
+    per_cell: list[list[Part]] | None = Field(default=None, max_length=MAX_RANKS)
+
+
+class Observed(InputsBase):
+    """What the run under suspicion showed."""
+
+    loss: Real | None = None
+    gradient_norm: NonNegative | None = None
+    gradient: Gradient = None
+
+
+class Inputs(InputsBase):
+    """The window and both sets of numbers; `counts` are rows of K values, or of one (a rank's total).
+
+    `samples` are the numbers of sequences in the shape of `counts`.
+    """
+
+    P: Whole = Field(examples=[2])
+    K: Whole = Field(examples=[3])
+    counts: list[list[NonNegative]] | None = None
+    samples: list[list[NonNegative]] | None = None
+    reference: Reference = Field(examples=[{"loss": 2.07, "gradient_norm": 0.42}])
+    observed: Observed = Field(examples=[{"loss": 2.07, "gradient_norm": 1.26}])
+
+
+class Query(QueryBase):
+    """The panel. `part_gradients` are rows and `part_losses` values, one a rank, or one a cell, rank by rank."""
+
+    P: Whole = 2
+    K: Whole = 3
+    reference_loss: OptionalReal = Fraction("2.07")
+    observed_loss: OptionalReal = Fraction("2.07")
+    reference_norm: OptionalNorm = Fraction("0.42")
+    observed_norm: OptionalNorm = Fraction("1.26")
+    reference_gradient: GradientText = None
+    observed_gradient: GradientText = None
+    counts: OptionalRowsText = None
+    samples: OptionalRowsText = None
+    part_gradients: OptionalRowsText = None
+    part_losses: GradientText = None
+    replicated_norm: OptionalNorm = None
+
+    def inputs(self) -> Inputs:
+        """The body that these fields stand for; InputError where the parts do not fit P and K."""
+        gradients, losses = self.part_gradients, self.part_losses
+        parts: dict[str, Any] = {}
+        if gradients is not None or losses is not None:
+            size = len(gradients if gradients is not None else losses or ())
+            if size not in (self.P, self.P * self.K) or (gradients and losses and len(gradients) != len(losses)):
+                field = "part_gradients" if gradients is not None else "part_losses"
+                en = f"need one row a rank (P = {self.P}) or one a cell (P·K = {self.P * self.K})"
+                zh = f"应每个 rank 一行（P = {self.P}），或每格一行（P·K = {self.P * self.K}）"
+                raise InputError(en, zh, field=field, code="shape_mismatch")
+            flat = [
+                Part(gradient=gradients[i] if gradients else None, loss=losses[i] if losses else None)
+                for i in range(size)
+            ]
+            by_rank = size == self.P
+            cells = [flat[r * self.K : (r + 1) * self.K] for r in range(self.P)]
+            parts = {"per_rank": flat} if by_rank else {"per_cell": cells}
+        reference = Reference(
+            loss=self.reference_loss,
+            gradient_norm=self.reference_norm,
+            gradient=self.reference_gradient,
+            replicated_norm=self.replicated_norm,
+            **parts,
+        )
+        observed = Observed(loss=self.observed_loss, gradient_norm=self.observed_norm, gradient=self.observed_gradient)
+        tables = self.counts, self.samples
+        counts, samples = (None if rows is None else [list(row) for row in rows] for rows in tables)
+        return Inputs(P=self.P, K=self.K, counts=counts, samples=samples, reference=reference, observed=observed)
+
+
+class Ratios(ResultBase):
+    """Observed divided by reference, null where either is missing or the reference 0."""
+
+    loss: float | None
+    gradient_norm: float | None
+    gradient: float | None
+
+
+class Cause(ResultBase):
+    """One explanation. `code` is its first fault, `codes` all of them; `factor` an expression in P, K and N, null where
+    no factor describes it, and `on` what the factor is seen on. `place` is the rank, or rank and microstep.
+
+    `predicted` is the ratio that it predicts, beside it the values; `share` is the free number of a fault that explains
+    any value (see `Ask`). `error` is relative, `fit` the share of the evidence, which add up to 1 with the rest.
+    """
+
+    code: str
+    codes: list[str]
+    factor: str | None
+    on: On | None
+    place: list[int]
+    form: str
+    predicted: float | None
+    predicted_loss: float | None
+    predicted_norm: float | None
+    predicted_gradient: list[float] | None
+    share: float | None
+    error: float | None
+    fit: float
+    tied: bool
+    next: Next
+
+
+class Ask(ResultBase):
+    """What would settle it: a further number, the nearest coprime `P` and `K` that tell the tied causes apart, or a
+    window of unequal (or just other) counts."""
+
+    number: Number | None
+    P: int | None
+    K: int | None
+    counts: Literal["unequal", "other"] | None
+
+
+class Entry(ResultBase):
+    """One gradient entry."""
+
+    reference: float
+    observed: float
+    ratio: float | None
+    reason: Reason | None
+
+
+class Mark(ResultBase):
+    """A factor and its value."""
+
+    factor: str
+    value: float
+
+
+class Result(ResultBase):
+    """`same`: the right update explains the numbers best. `cannot_tell`: so do other explanations, or none does.
+
+    `agreed_factor` is the factor that all tied explanations share. `consistent` says whether the reference is what the
+    ranks or cells add up to.
+    """
+
+    defined: bool
+    ratio: float | None
+    residual: float | None
+    ratios: Ratios
+    same: bool
+    cannot_tell: bool
+    agreed_factor: str | None
+    causes: list[Cause]
+    ask: Ask | None
+    consistent: bool | None
+    count: float | None = Field(description="N, where the counts are known")
+    entries: list[Entry] | None
+    scale: list[Mark] = Field(description="the single factors at these P, K and N, for the figure")
+    reason: Reason | None
+
+    def tables(self) -> list[Table]:
+        """One row a cause, then the ratios."""
+        header = ("code", "codes", "factor", "on", "place", "predicted", "error", "fit", "tied", "next")
+        rows = [
+            (c.code, "+".join(c.codes), c.factor, c.on, places, c.predicted, c.error, c.fit, c.tied, c.next)
+            for c in self.causes
+            for places in [" ".join(map(str, c.place))]
+        ]
+        ratios = [(name, value) for name, value in self.ratios]
+        return [Table(header=header, rows=rows), Table(header=("ratio_of", "value"), rows=ratios)]
+
+
+class View(Result):
+    """What the panel shows: the result as it is."""

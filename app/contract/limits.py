@@ -1,0 +1,8 @@
+"""How much one request may bring, in one place for every door."""
+
+MAX_RANKS = 4_096
+MAX_CELLS = 1_000_000
+MAX_EXACT_CELLS = 4_096
+"""Up to this many cells answers carry exact fractions."""
+MAX_LISTED_CELLS = 10_000
+"""Above this many cells answers leave out lists with one entry a cell."""

@@ -1,0 +1,174 @@
+"""Numbers as they are typed: `2`, `0.1`, `1e-3`, `1/3`. Each means exactly that value.
+
+A number is kept as a `Fraction`, so that `0.1` is one tenth and results can be given as exact fractions beside the
+float64 ones.
+"""
+
+import math
+import re
+from collections.abc import Iterable
+from fractions import Fraction
+from functools import lru_cache
+from typing import Literal
+
+from samestep.app.contract.errors import InputError
+
+NonFinite = Literal["inf", "-inf", "nan"]
+
+NUMBER = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?"
+_NUMBER_RE = re.compile(NUMBER)
+_RATIO_RE = re.compile(r"([+-]?[0-9]{1,18})\s*/\s*([0-9]{1,18})")
+LONGEST_NUMBER = 400
+_SHORT = 24
+_LONGEST_RATIO = 10**18
+_LARGEST = Fraction(1.7976931348623157e308)
+_SMALLEST = Fraction(5e-324)
+
+
+def exact(value: object) -> Fraction:
+    """The exact value of a number as typed: int, float (its shortest decimal), `"0.1"`, `"1/3"`.
+
+    Raises InputError for anything else, and for values that float64 cannot hold.
+    """
+    if type(value) is str:
+        return _from_short_text(value) if len(value) <= _SHORT else _from_text(value)
+    if isinstance(value, Fraction):
+        return value
+    if isinstance(value, bool):
+        raise InputError("true and false are not numbers", "true、false 不是数", code="number_type")
+    if isinstance(value, int):
+        return _in_range(Fraction(value))
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise InputError("must be a finite number", "必须是有限的数", code="finite_number")
+        return Fraction(repr(value))
+    raise InputError("must be a number", "必须是一个数", code="number_type")
+
+
+@lru_cache(maxsize=16_384)
+def _from_short_text(text: str) -> Fraction:
+    """A dragged slider sends thousands of cells again, all but one as they were."""
+    return _from_text(text)
+
+
+def _from_text(text: str) -> Fraction:
+    text = text.strip().replace("\N{MINUS SIGN}", "-")
+    if text == "":
+        raise InputError("is blank: a number is needed", "为空：这里需要一个数", code="blank")
+    if text.lower().lstrip("+-") in ("nan", "inf", "infinity"):
+        raise InputError("must be a finite number", "必须是有限的数", code="finite_number")
+    if len(text) <= LONGEST_NUMBER:
+        if _NUMBER_RE.fullmatch(text):
+            return _in_range(Fraction(text))
+        ratio = _RATIO_RE.fullmatch(text)
+        if ratio and int(ratio[2]) == 0:
+            raise InputError("has the denominator 0", "的分母为 0", code="number_parsing")
+        if ratio:
+            return _in_range(Fraction(int(ratio[1]), int(ratio[2])))
+    shown = text if len(text) <= 40 else text[:40] + "…"
+    raise InputError(
+        f"“{shown}” is not a number (write 2, 0.1, 1e-3 or 1/3)",
+        f"“{shown}”不是数（可写 2、0.1、1e-3 或 1/3）",
+        code="number_parsing",
+    )
+
+
+def _in_range(value: Fraction) -> Fraction:
+    if abs(value) > _LARGEST:
+        raise InputError("is beyond float64's range", "超出 float64 的范围", code="number_range")
+    if value and abs(value) < _SMALLEST:
+        raise InputError("is too close to 0 for float64", "太接近 0，float64 无法表示", code="number_range")
+    return value
+
+
+def as_float(value: object) -> float:
+    """The float64 nearest to `exact(value)`; a short way for what the millions of numbers of a large body are."""
+    if type(value) is float and math.isfinite(value):
+        return value + 0.0
+    if type(value) is str and len(value) <= 40 and _NUMBER_RE.fullmatch(value):
+        number = float(value)
+        if 1e-300 < abs(number) < 1e300:  # near the ends `exact` tells what rounds into float64 from what is beyond
+            return number
+    return float(exact(value))
+
+
+def extended(value: object) -> float:
+    """A float64 that may be non-finite, written as the string `inf`, `-inf` or `nan`."""
+    if isinstance(value, str) and value.strip().lower() in ("inf", "+inf", "-inf", "nan"):
+        return float(value)
+    return as_float(value)
+
+
+def whole(value: object) -> int:
+    """An integer; `2.0` and `"4/2"` are one too."""
+    number = exact(value)
+    if number.denominator != 1:
+        raise InputError("must be a whole number", "应是整数", code="int_from_float")
+    return number.numerator
+
+
+def not_negative(value: object) -> Fraction:
+    number = exact(value)
+    if number < 0:
+        raise InputError("must be 0 or more", "不能小于 0", code="greater_than_equal")
+    return number
+
+
+def positive(value: object) -> Fraction:
+    number = exact(value)
+    if number <= 0:
+        raise InputError("must be greater than 0", "必须大于 0", code="greater_than")
+    return number
+
+
+def as_json(value: Fraction) -> int | float | str:
+    if value.denominator == 1:
+        return value.numerator
+    if Fraction(repr(float(value))) == value:
+        return float(value)
+    return str(value) if value.denominator < _LONGEST_RATIO else _decimal(value) or str(value)
+
+
+def _decimal(value: Fraction) -> str | None:
+    """All decimals of a fraction that has an end of them: what a ratio of so many digits could not be read as."""
+    places = value.denominator.bit_length()  # at least as many as there are twos or fives in the denominator
+    scaled = value * 10**places
+    if scaled.denominator != 1:
+        return None
+    digits = str(abs(scaled.numerator)).zfill(places + 1)
+    return ("-" if value < 0 else "") + f"{digits[:-places]}.{digits[-places:]}".rstrip("0")
+
+
+def numbers_in_json(rows: Iterable[Iterable[Fraction]]) -> list[list[int | float | str]]:
+    """Rows of exact numbers as a body holds them: `2`, `0.1`, `"1/3"`."""
+    return [[as_json(value) for value in row] for row in rows]
+
+
+def blank_to_none(value: object) -> object:
+    """A blank optional field was not given."""
+    return None if isinstance(value, str) and value.strip() == "" else value
+
+
+def fraction_text(value: Fraction) -> str:
+    """`2/5`, `-3`: any length (Python's own `str` refuses integers above 4,300 digits)."""
+    numerator = _digits(value.numerator)
+    return numerator if value.denominator == 1 else f"{numerator}/{_digits(value.denominator)}"
+
+
+def _digits(value: int) -> str:
+    if value.bit_length() < 14_000:  # under 4,215 digits
+        return str(value)
+    sign, value = ("-", -value) if value < 0 else ("", value)
+    base = 10**4000
+    chunks = []
+    while value:
+        value, chunk = divmod(value, base)
+        chunks.append(str(chunk).zfill(4000))
+    return sign + "".join(reversed(chunks)).lstrip("0")
+
+
+def finite_or_name(value: float) -> float | NonFinite:
+    """The number, or the string that stands for it in JSON."""
+    if math.isfinite(value):
+        return value
+    return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"

@@ -1,0 +1,225 @@
+"""The conformance experiment as a matrix: what every setting of every framework did in every scenario.
+
+Everything comes from the published rows (`bags.ConformanceRow`); what a framework's page says beside them, the recipe
+and the surprises, is declared in `content/conformance.toml`.
+"""
+
+import csv
+import io
+import json
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from pydantic import BaseModel, ConfigDict
+from samestep.app.contract.languages import Name
+from samestep.app.evidence.bags import ConformanceRow, NotMeasured, Result, Text
+
+NAME = "conformance"
+Family = Literal["right", "wrong", "undefined"]
+RIGHT = ("global_token_mean", "full_batch", "true_norm", "no_op")
+UNDEFINED = ("undefined", "aborts", "not_reported", "not_measured")
+
+
+def alternatives(verdict: str) -> list[str]:
+    """What a verdict names without its factors: one rule, or several that the scenario cannot tell apart."""
+    return [one.partition("*")[0] for one in verdict.split(" | ")]
+
+
+def family(verdict: str) -> Family:
+    """What colour a verdict has: the objective itself, another one, or none."""
+    return "right" if verdict in RIGHT else "undefined" if verdict in UNDEFINED else "wrong"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One measurement: its row and the row's dotted path in `result.json`."""
+
+    place: str
+    row: ConformanceRow
+
+    @property
+    def family(self) -> Family:
+        return family(self.row["verdict"])
+
+    @property
+    def groups(self) -> list[str]:
+        """Of a contrastive row: the encoders and parameters that were compared."""
+        return [key.removesuffix("_factor") for key in self.row["values"] if key.endswith("_factor")]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One setting of one release, with its measurements by scenario."""
+
+    framework: str
+    setting: str
+    version: str
+    cells: Mapping[str, Cell]
+
+    @property
+    def first(self) -> ConformanceRow:
+        return next(iter(self.cells.values())).row
+
+    @property
+    def id(self) -> str:
+        return f"{self.framework}-{self.setting}-{self.version}".replace(".", "-").replace("_", "-")
+
+    def of(self, kind: str) -> dict[str, Cell]:
+        """The measurements of one kind, by scenario."""
+        return {scenario: cell for scenario, cell in self.cells.items() if cell.row["kind"] == kind}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault of an earlier release that was re-detected: its measurement before and after, and the public thread."""
+
+    place: str
+    title: Text
+    url: str
+    before: Cell
+    after: Cell
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A published result as lines, in the order in which they were measured."""
+
+    result: Result
+
+    @cached_property
+    def lines(self) -> list[Line]:
+        found: dict[tuple[str, str, str], dict[str, Cell]] = {}
+        for i, row in enumerate(cast(list[ConformanceRow], self.result["rows"])):
+            key = row["framework"], row["setting"], row["version"]
+            found.setdefault(key, {})[row["scenario"]] = Cell(f"rows.{i}", row)
+        return [Line(*key, cells) for key, cells in found.items()]
+
+    @property
+    def frameworks(self) -> list[str]:
+        return list(dict.fromkeys(line.framework for line in self.lines))
+
+    @property
+    def verdicts(self) -> list[str]:
+        """Every verdict without its factor, as a filter offers it."""
+        return list(dict.fromkeys(name for row in self._rows for name in alternatives(row["verdict"])))
+
+    @property
+    def _rows(self) -> list[ConformanceRow]:
+        return cast(list[ConformanceRow], self.result["rows"])
+
+    @property
+    def not_measured(self) -> list[NotMeasured]:
+        return self.result.get("not_measured", [])
+
+    @property
+    def faults(self) -> list[Fault]:
+        """The controls that compare an earlier release with the pinned one."""
+        cells = {cell.row["id"]: cell for line in self.lines for cell in line.cells.values()}
+        return [
+            Fault(
+                f"controls.{i}",
+                control["title"],
+                str(control["values"]["url"]),
+                cells[str(control["values"]["before"])],
+                cells[str(control["values"]["after"])],
+            )
+            for i, control in enumerate(self.result["controls"])
+            if control["id"].startswith("fault-")
+        ]
+
+    def scenarios(self, kind: str) -> list[str]:
+        """The scenarios that have a measurement of this kind, in the order in which the result names them."""
+        present = {row["scenario"] for row in self._rows if row["kind"] == kind}
+        return [name for name in self.result["cases"] if name in present]
+
+    def chosen(self, framework: str = "", verdict: str = "", scenario: str = "") -> list[Line]:
+        """The lines with a measurement of this framework, verdict (whatever its factor) and scenario; "" for any."""
+        lines = []
+        for line in self.lines:
+            cells = {
+                name: cell
+                for name, cell in line.cells.items()
+                if scenario in ("", name) and (not verdict or verdict in alternatives(cell.row["verdict"]))
+            }
+            if cells and framework in ("", line.framework):
+                lines.append(Line(line.framework, line.setting, line.version, line.cells if not scenario else cells))
+        return lines
+
+
+def as_csv(lines: Iterable[Line]) -> str:
+    """One row a token coefficient, or a measurement without any; blank where there is none."""
+    text = io.StringIO()
+    writer = csv.writer(text)
+    names = ("framework", "setting", "version", "scenario", "kind", "verdict", "rank", "microbatch", "coefficient")
+    writer.writerow((*names, "residual", "met", "values"))
+    for line in lines:
+        for cell in line.cells.values():
+            row = cell.row
+            start = [row[name] for name in ("framework", "setting", "version", "scenario", "kind", "verdict")]
+            end = [row["residual"], str(row["met"]).lower(), json.dumps(row["values"], ensure_ascii=False)]
+            writer.writerows([*start, *where, *end] for where in _coefficients(row))
+    return text.getvalue()
+
+
+def _coefficients(row: ConformanceRow) -> Iterator[tuple[Any, Any, Any]]:
+    if row["coefficients"] is None:
+        yield "", "", ""
+        return
+    for r, rank in enumerate(row["coefficients"]):
+        for k, coefficient in enumerate(rank):
+            yield r, k, "" if coefficient is None else coefficient
+
+
+def as_json(lines: Iterable[Line]) -> str:
+    """The published rows of these lines, as they are."""
+    return json.dumps([cell.row for line in lines for cell in line.cells.values()], ensure_ascii=False)
+
+
+class Surprise(BaseModel):
+    """Something that a reader would not expect, the public report that tells it, and the section that explains it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    text: Name
+    report: str = ""
+    chapter: str = ""
+
+
+class FrameworkText(BaseModel):
+    """What a framework's page says: its name, how to reach the global token mean, and what surprises."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    recipe: Name
+    code: str = ""
+    calculator: str = ""
+    surprise: tuple[Surprise, ...] = ()
+
+
+class Unmeasured(BaseModel):
+    """What the laboratory has not looked at, and why."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    what: Name
+    why: Name
+
+
+class Texts(BaseModel):
+    """`content/conformance.toml`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    framework: Mapping[str, FrameworkText]
+    verdict: Mapping[str, Name]
+    unmeasured: tuple[Unmeasured, ...] = ()
+
+
+def load_texts(content: Path) -> Texts:
+    """Read the declarations; pydantic's ValidationError names what is wrong with them."""
+    return Texts.model_validate(tomllib.loads((content / f"{NAME}.toml").read_text("utf-8")))

@@ -1,0 +1,138 @@
+"""Files that readers bring: a body or worked cases as JSON, tables as CSV; and the file that a state is saved as.
+
+A JSON file holds a body by itself, one case (`kind`, `inputs` and perhaps `expected`, `tolerance`, `scheme`), or many
+under `cases`. A CSV file is read by `tables`.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic_core import from_json
+from samestep.app.calculators import Calculator, registry
+from samestep.app.contract.errors import FieldError, RefusedError, not_json
+from samestep.app.instruments.csv_tables import table
+from samestep.app.instruments.states import BodyState
+
+KINDS = {
+    "ledger": "replica_ledger",
+    "infonce": "info_nce",
+    "clip": "clip_ownership",
+    "overflow": "overflow_skip",
+    "optimizer_empty_step": "empty_step",
+    "sampler": "sampler_padding",
+}
+"""The kinds of worked cases that have another name than their calculator."""
+
+_KIND_OF = {name: kind for kind, name in KINDS.items()}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One body, for a calculator by `name`, and what its file expects of the answer (None: nothing)."""
+
+    name: str
+    state: BodyState
+    expected: Any = None
+    tolerance: Mapping[str, float] = field(default_factory=dict)
+    id: str = ""
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class CaseList:
+    """The cases of a file; `without_calculator` are the ids of those whose kind no calculator takes, by kind."""
+
+    cases: tuple[Case, ...]
+    without_calculator: Mapping[str, tuple[str, ...]]
+
+
+def file_error(en: str, zh: str, code: str = "file") -> RefusedError:
+    return RefusedError([FieldError(("file",), code, en, zh)])
+
+
+def read_file(calculator: Calculator, content: bytes, into: str, body: Mapping[str, Any]) -> Case | CaseList:
+    """What a file holds. `body` is the page's own state, whose other fields a table leaves as they are.
+
+    `into` names the field that a table without a header fills. RefusedError says what is wrong with the file.
+    """
+    try:
+        text = content.decode("utf-8-sig").strip()
+    except UnicodeDecodeError:
+        en = "is not UTF-8 text: choose “CSV UTF-8” where your spreadsheet saves it"
+        raise file_error(en, "不是 UTF-8 文本：从表格软件另存时请选“CSV UTF-8”") from None
+    if not text:
+        raise file_error("is empty", "是空的") from None
+    if text[0] not in "{[":
+        return Case(calculator.name, BodyState(table(calculator, text, into, body)))
+    try:
+        found = from_json(text, allow_inf_nan=False)
+    except ValueError as error:
+        raise file_error(*not_json(error)) from None
+    if not isinstance(found, dict):
+        en, zh = "must hold a JSON object: a body, a case, or cases", "应是 JSON 对象：请求体、一个算例或 cases"
+        raise file_error(en, zh)
+    if isinstance(found.get("cases"), list):
+        return _cases(found["cases"])
+    if not isinstance(found.get("inputs"), dict):
+        return Case(calculator.name, BodyState(found))
+    kind = found.get("kind", calculator.name)
+    name = calculator_of(kind)
+    if name is None:
+        en, zh = f"holds a case of the kind “{kind}”, which no calculator takes", f"是 {kind} 类算例，没有计算器接受它"
+        raise file_error(en, zh)
+    return _case(name, found)
+
+
+def calculator_of(kind: object) -> str | None:
+    """The calculator that a kind of case belongs to."""
+    name = KINDS.get(kind, kind) if isinstance(kind, str) else None
+    return name if name in registry() else None
+
+
+def _cases(entries: list[Any]) -> CaseList:
+    cases: list[Case] = []
+    others: dict[str, tuple[str, ...]] = {}
+    for entry in entries:
+        if not isinstance(entry, dict):
+            continue
+        name = calculator_of(entry.get("kind"))
+        if name is not None and isinstance(entry.get("inputs"), dict):
+            cases.append(_case(name, entry))
+        else:
+            kind = str(entry.get("kind"))
+            others[kind] = (*others.get(kind, ()), str(entry.get("id", "")))
+    if not cases and not others:
+        raise file_error("holds no cases", "没有算例")
+    return CaseList(tuple(cases), others)
+
+
+def _case(name: str, entry: Mapping[str, Any]) -> Case:
+    tolerance, scheme, expected = entry.get("tolerance"), entry.get("scheme"), entry.get("expected")
+    return Case(
+        name=name,
+        state=BodyState(entry["inputs"], scheme if isinstance(scheme, str) else None),
+        expected=expected if isinstance(expected, Mapping) else None,
+        tolerance=numbers_in(tolerance),
+        id=str(entry.get("id", "")),
+        title=str(entry.get("title", "")),
+    )
+
+
+def numbers_in(tolerance: object) -> dict[str, float]:
+    """The tolerances of a case that are numbers."""
+    given = tolerance if isinstance(tolerance, Mapping) else {}
+    return {
+        name: float(value)
+        for name, value in given.items()
+        if name in ("rtol", "atol") and isinstance(value, int | float) and 0 <= value < 1e300
+    }
+
+
+def saved(name: str, state: BodyState) -> bytes:
+    """The file that a state is saved as: a case without expectations."""
+    case: dict[str, Any] = {"kind": _KIND_OF.get(name, name), "inputs": state.body}
+    if state.scheme is not None:
+        case["scheme"] = state.scheme
+    return json.dumps(case, ensure_ascii=False, indent=1, allow_nan=False).encode()

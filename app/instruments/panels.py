@@ -1,0 +1,203 @@
+"""One instrument on a page: its inputs as typed, what is wrong with them, its view, and its addresses."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import cache
+from typing import Any
+from urllib.parse import urlencode
+
+from jinja2 import Environment
+from markupsafe import Markup
+from samestep.app.calculators import Calculator, registry
+from samestep.app.contract.errors import FieldError, RefusedError
+from samestep.app.contract.languages import Lang
+from samestep.app.contract.models import Result
+from samestep.app.instruments.answers import view_of
+from samestep.app.instruments.bench import Bench, bench_of, more_of
+from samestep.app.instruments.own_page import FILE, Shown, query_of
+from samestep.app.instruments.states import body_fields
+from samestep.app.rendering.environment import block
+
+
+@dataclass(frozen=True)
+class Panel:
+    """What `templates/calculators/NAME.html` shows.
+
+    `prefix` stands before every field's name inside a chapter, where `action` is the chapter itself; `others` are the
+    fields of the chapter's other panels, kept when this form is sent. `view` is None when the inputs are refused.
+    `places` says in which cell of a field, counted from 0, its error is. `bench` is what only an own page has.
+    """
+
+    name: str
+    id: str
+    prefix: str
+    action: str
+    values: Mapping[str, str]
+    errors: Mapping[str, str]
+    view: Result | None
+    lang: Lang
+    page_url: str
+    json_url: str
+    csv_url: str
+    result_url: str
+    title: str = ""
+    others: tuple[tuple[str, str], ...] = field(default=())
+    places: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    bench: Bench | None = None
+
+    @property
+    def status(self) -> int:
+        return 200 if self.view is not None else 422
+
+
+class Panels:
+    """Makes panels and their HTML."""
+
+    def __init__(self, jinja: Environment, root_path: str) -> None:
+        self._jinja = jinja
+        self._root = root_path.rstrip("/")
+
+    def own(self, lang: Lang, shown: Shown) -> Panel:
+        """The panel of an own page."""
+        bench = bench_of(shown)
+        state = f"?{bench.query}" if bench.query else ""
+        fields = {} if shown.withheld else dict(shown.fields)
+        api = f"{self._root}/api/{shown.name}"
+        return replace(
+            self.result_panel(lang, shown),
+            values={**default_texts(registry()[shown.name]), **fields},
+            page_url=f"{self._page(lang, shown.name)}{state}",
+            json_url=f"{api}?{query_of(fields)}" if fields else api,
+            csv_url=f"{api}?{query_of(fields | {'format': 'csv'})}",
+            title=self.words(lang, shown.name, "heading"),
+            bench=bench,
+        )
+
+    def result_panel(self, lang: Lang, shown: Shown) -> Panel:
+        """What the result region of an own page needs of the panel, and no more."""
+        name, page = shown.name, self._page(lang, shown.name)
+        errors, places = _by_field(shown.refusals, registry()[name], lang)
+        return Panel(
+            name=name,
+            id=name,
+            prefix="",
+            action=page,
+            values={},
+            errors=errors,
+            places=places,
+            view=shown.view,
+            lang=lang,
+            page_url=page,
+            json_url="",
+            csv_url="",
+            result_url=f"{page}/result",
+        )
+
+    def _page(self, lang: Lang, name: str) -> str:
+        return f"{self._root}/{lang}/calculators/{name}"
+
+    def panel(
+        self,
+        lang: Lang,
+        calculator: Calculator,
+        fields: Mapping[str, str],
+        *,
+        refusals: Iterable[FieldError] = (),
+        place: str = "",
+        identity: str = "",
+        others: Iterable[tuple[str, str]] = (),
+    ) -> Panel:
+        """The panel of a state inside a chapter; `place` is the chapter's address that the form leads to."""
+        refusals = list(refusals)
+        view = None
+        try:
+            view = view_of(calculator, fields)
+        except RefusedError as error:
+            refusals += error.errors
+        name, state = calculator.name, ("?" + urlencode(fields) if fields else "")
+        errors, places = _by_field(refusals, calculator, lang)
+        page = self._page(lang, name)
+        api = f"{self._root}/api/{name}"
+        return Panel(
+            name=name,
+            id=identity or name,
+            prefix=f"{identity or name}." if place else "",
+            action=place or page,
+            values={**default_texts(calculator), **fields},
+            errors=errors,
+            places=places,
+            view=None if refusals else view,
+            lang=lang,
+            page_url=page + state,
+            json_url=api + state,
+            csv_url=f"{api}?{urlencode({**fields, 'format': 'csv'})}",
+            result_url=f"{page}/result",
+            title=self.words(lang, name, "heading"),
+            others=tuple(others),
+        )
+
+    def words(self, lang: Lang, name: str, which: str) -> str:
+        """A text of a calculator's template by itself: `heading`, `subtitle` or `summary`."""
+        return str(block(self._jinja, f"calculators/{name}.html", which, {"lang": lang})).strip()
+
+    def html(self, panel: Panel) -> Markup:
+        """The whole instrument."""
+        template = self._jinja.get_template(f"calculators/{panel.name}.html")
+        return Markup(template.render(panel=panel, lang=panel.lang))
+
+    def more(self, lang: Lang, shown: Shown) -> str:
+        """All numbers and the snippet: what is asked for when they are opened."""
+        return self._jinja.get_template("_more.html").render(more=more_of(shown), lang=lang)
+
+    def result(self, panel: Panel) -> str:
+        """The inside of the result region: what a form's script asks for."""
+        if panel.view is None:
+            return self._jinja.get_template("_errors.html").render(panel=panel, lang=panel.lang)
+        return block(self._jinja, f"calculators/{panel.name}.html", "result", {"panel": panel, "lang": panel.lang})
+
+
+def _by_field(
+    refusals: Iterable[FieldError], calculator: Calculator, lang: Lang
+) -> tuple[dict[str, str], dict[str, tuple[int, ...]]]:
+    """Messages by the field they stand beside, and the cells in it that they speak of.
+
+    What belongs to no field of the form comes under the empty name.
+    """
+    messages: dict[str, str] = {}
+    places: dict[str, tuple[int, ...]] = {}
+    for refusal in refusals:
+        known = refusal.field in calculator.query.model_fields or refusal.field in _body_names(calculator)
+        text = refusal.message(lang) if known else f"{refusal.field} {refusal.message(lang)}".strip()
+        name = refusal.field if known else ""
+        if refusal.field == FILE:  # all that is wrong with a file, so that it is corrected at one go
+            messages[FILE] = "\n".join(filter(None, [messages.get(FILE), refusal.message(lang)]))
+        elif name not in messages:
+            messages[name] = text
+            places |= {name: refusal.place} if refusal.place else {}
+    return messages, places
+
+
+@cache
+def _body_names(calculator: Calculator) -> frozenset[str]:
+    return frozenset(field.address for field in body_fields(calculator).values())
+
+
+@cache
+def default_texts(calculator: Calculator) -> dict[str, str]:
+    """The fields of a panel at their defaults, as one would type them."""
+    return {name: field_text(info.default) for name, info in calculator.query.model_fields.items()}
+
+
+def field_text(value: Any) -> str:
+    """A value in the grammar of GET fields: `0.1`, `1/3`, `2,3;8,0`; blank for None."""
+    if value is None:
+        return ""
+    if isinstance(value, tuple):
+        return ";".join(",".join(map(field_text, row)) if isinstance(row, tuple) else field_text(row) for row in value)
+    if isinstance(value, Fraction):
+        decimal = f"{float(value):.15g}"
+        return decimal if Fraction(decimal) == value else str(value)
+    if isinstance(value, float):
+        return f"{value:.15g}"
+    return str(value)

@@ -1,0 +1,59 @@
+"""The guided start: from what a reader sees to the instrument that tells, filled in; `content/start.toml` as values."""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import urlencode
+
+from pydantic import BaseModel, ConfigDict
+from samestep.app.contract.languages import Name
+
+
+class _Value(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Expectation(_Value):
+    """A field of the calculator's answer (a dotted path) and what it shows in the state that the start leads to."""
+
+    field: str
+    value: str
+
+
+class Answer(_Value):
+    """One way on: the calculator's state, the fields that are asked for first, and the section that explains it."""
+
+    zh: str
+    en: str
+    why: Name
+    calculator: str
+    fields: Mapping[str, str] = {}
+    ask: tuple[str, ...] = ()
+    chapter: str
+    expect: Expectation | None = None
+
+    @property
+    def state(self) -> str:
+        """The query of the calculator's address, with its question mark; empty in the default state."""
+        return f"?{urlencode(self.fields)}" if self.fields else ""
+
+
+class Symptom(_Value):
+    """What a reader sees, and the answers to “when does it happen?”."""
+
+    id: str
+    zh: str
+    en: str
+    answer: tuple[Answer, ...]
+
+
+class Guide(_Value):
+    """All symptoms in their order, and the labels of the fields that they ask for."""
+
+    field: Mapping[str, Name]
+    symptom: tuple[Symptom, ...]
+
+
+def load_guide(content: Path) -> Guide:
+    """Read `start.toml` of the content folder; pydantic's ValidationError names what is wrong with it."""
+    return Guide.model_validate(tomllib.loads((content / "start.toml").read_text("utf-8")))

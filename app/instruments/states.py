@@ -1,0 +1,301 @@
+"""A calculator's state as an address or a form holds it: the fields of its panel, or a whole body.
+
+    panel    a=2&b=8                          fields of the calculator's own GET query
+    body     body.n=2;8&body.g=-2;1&scheme=…  one field for each top-level field of the POST body, and the scheme shown
+
+A body field's text is JSON; or what one would type: a number (`0.1`, `1/3`), a word, and for lists and matrices of
+numbers the grammar `2,3;8,0`. Blank means not given where the body may leave the field out and it has no number of its
+own.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+from pydantic import ValidationError
+from pydantic_core import from_json
+from samestep.app.calculators import Calculator
+from samestep.app.contract.errors import FieldError, InputError, RefusedError, not_json, refused
+from samestep.app.contract.models import Inputs, Result
+from samestep.app.contract.rows import split_rows
+
+BODY = "body."
+"""What stands before the name of a body field."""
+
+Kind = Literal["number", "choice", "flag", "text", "list", "matrix", "json"]
+
+
+@dataclass(frozen=True)
+class BodyField:
+    """One top-level field of a body, as a form shows it.
+
+    `choices` are the words that a choice may be. `default` is its text at the default; `blank` says whether a blank is
+    a field that was not given. `scalar` says whether a list may also be one number, `textual` whether what is otherwise
+    JSON has a grammar of its own. `instead_of` names the field in whose place this one may stand.
+    """
+
+    name: str
+    kind: Kind
+    choices: tuple[str, ...]
+    required: bool
+    blank: bool
+    scalar: bool
+    textual: bool
+    default: str
+    instead_of: str = ""
+
+    @property
+    def address(self) -> str:
+        return BODY + self.name
+
+
+@dataclass(frozen=True)
+class BodyState:
+    """A body as JSON has it, and which of its schemes is shown (None: the first)."""
+
+    body: dict[str, Any]
+    scheme: str | None = None
+
+
+def is_general(fields: Iterable[str]) -> bool:
+    """Whether an address with these fields holds a body."""
+    return any(name.startswith(BODY) for name in fields)
+
+
+# ---- what a body consists of
+
+
+@cache
+def body_fields(calculator: Calculator) -> dict[str, BodyField]:
+    """The fields of the body by name; those that may stand in another's place come before it."""
+    fields: dict[str, BodyField] = {}
+    schema = calculator.inputs.model_json_schema()
+    for name, described in schema["properties"].items():
+        for nested in [calculator.inputs.in_place[name]] if name in calculator.inputs.in_place else []:
+            inner = nested.model_json_schema()
+            for column, of_column in inner["properties"].items():
+                fields[column] = _body_field(column, of_column, inner, required=False, instead_of=name)
+        required = name in schema.get("required", ()) and name not in calculator.inputs.in_place
+        fields[name] = _body_field(name, described, schema, required=required)
+    return fields
+
+
+def _body_field(
+    name: str, described: dict[str, Any], schema: dict[str, Any], *, required: bool, instead_of: str = ""
+) -> BodyField:
+    options = list(_options(described, schema))
+    kind = _kind(options, schema)
+    default = described.get("default")
+    scalar = any(_is_number(option, schema) for option in options)
+    return BodyField(
+        name=name,
+        kind=kind,
+        choices=tuple(word for option in options for word in _words(option)) if kind == "choice" else (),
+        required=required,
+        blank=not required and (default is None or kind in ("list", "matrix", "json")),
+        scalar=scalar,
+        textual=any(option.get("type") == "string" and "pattern" not in option for option in options),
+        default="" if default is None else text_of(default, kind, scalar=scalar),
+        instead_of=instead_of,
+    )
+
+
+def _options(described: dict[str, Any], schema: dict[str, Any]) -> Iterable[dict[str, Any]]:
+    """The alternatives of a field, null left out."""
+    if "$ref" in described:
+        described = schema["$defs"][described["$ref"].rsplit("/", 1)[-1]]
+    for option in described.get("anyOf") or described.get("oneOf") or [described]:
+        if option is described:
+            yield option
+        elif option.get("type") != "null":
+            yield from _options(option, schema)
+
+
+def _kind(options: list[dict[str, Any]], schema: dict[str, Any]) -> Kind:
+    if any(option.get("type") == "object" for option in options):
+        return "json"
+    arrays = [option for option in options if option.get("type") == "array"]
+    if arrays:
+        return _array_kind(arrays, schema)
+    if all(_words(option) for option in options):
+        return "choice"
+    if all(option.get("type") == "boolean" for option in options):
+        return "flag"
+    return "text" if all(option.get("type") == "string" and "pattern" not in option for option in options) else "number"
+
+
+def _array_kind(arrays: list[dict[str, Any]], schema: dict[str, Any]) -> Kind:
+    items = [option for array in arrays for option in _options(array.get("items", {}), schema)]
+    if all(_is_number(item, schema) for item in items):
+        return "list"
+    rows = [option for item in items for option in _options(item.get("items", {}), schema)]
+    flat = all(item.get("type") == "array" for item in items) and all(_is_number(cell, schema) for cell in rows)
+    return "matrix" if flat else "json"
+
+
+def _is_number(option: dict[str, Any], schema: dict[str, Any]) -> bool:
+    return option.get("type") in ("number", "integer") or "pattern" in option or bool(_words(option))
+
+
+def _words(option: dict[str, Any]) -> tuple[str, ...]:
+    words = option.get("enum") or ([option["const"]] if "const" in option else [])
+    return tuple(words) if all(isinstance(word, str) for word in words) else ()
+
+
+# ---- reading
+
+
+def read(calculator: Calculator, fields: Mapping[str, str]) -> BodyState:
+    """The body of an address or form; RefusedError for fields of the panel among it, and for what a body has not."""
+    known = body_fields(calculator)
+    body: dict[str, Any] = {}
+    errors: list[FieldError] = []
+    for address, text in fields.items():
+        if address == "scheme":
+            continue
+        field = known.get(address.removeprefix(BODY)) if address.startswith(BODY) else None
+        if field is None:
+            errors.append(_stray(address))
+        elif text.strip() or not field.blank:
+            try:
+                body[field.name] = value_of(field, text)
+            except InputError as error:
+                errors.append(FieldError((address,), error.code, error.en, error.zh))
+    if errors:
+        raise RefusedError(errors)
+    return BodyState(body, fields.get("scheme"))
+
+
+def _stray(address: str) -> FieldError:
+    if address.startswith(BODY):
+        return FieldError((address,), "extra_forbidden", "is not a field of this body", "不是这个请求体的字段")
+    en, zh = "is a field of the panel: a whole body takes none of them", "是面板的字段：给出整个请求体时不能混用"
+    return FieldError((address,), "exclusive", en, zh)
+
+
+def value_of(field: BodyField, text: str) -> Any:
+    """What a text stands for, as JSON has it; InputError where it is neither JSON nor what the field takes."""
+    text = text.strip()
+    if field.kind in ("number", "choice", "text"):
+        return _from_json(text) if text.startswith('"') or (text == "null" and field.blank) else text
+    if field.kind == "json" and field.textual and not text.startswith(("[", "{", '"')):
+        return text
+    if field.kind in ("list", "matrix") and not text.startswith(("[", "{", '"', "null")):
+        rows = split_rows(text)
+        if field.kind == "matrix":
+            return rows
+        cells = [cell for row in rows for cell in row]
+        return cells[0] if field.scalar and len(cells) == 1 else cells
+    return _from_json(text)
+
+
+def _from_json(text: str) -> Any:
+    try:
+        return from_json(text, allow_inf_nan=False)
+    except ValueError as error:
+        raise InputError(*not_json(error), code="json_invalid") from None
+
+
+# ---- writing
+
+
+def written(calculator: Calculator, state: BodyState) -> dict[str, str]:
+    """The fields of the address or form that holds a body."""
+    known = body_fields(calculator)
+    fields: dict[str, str] = {}
+    for name, value in calculator.inputs.laid_out(state.body).items():
+        field = known.get(name)
+        fields[BODY + name] = text_of(value, field.kind if field else "json", scalar=field is not None and field.scalar)
+    return fields | ({} if state.scheme is None else {"scheme": state.scheme})
+
+
+def text_of(value: Any, kind: Kind, *, scalar: bool = False) -> str:
+    """A value as one would type it, if that can be read back as the same value, else as JSON."""
+    if isinstance(value, str) and not value.startswith(('"', "[", "{")) and value != "null":
+        return value
+    if kind == "matrix" and isinstance(value, list | tuple) and value:
+        rows = [_row_text(row) for row in value]
+        if None not in rows:
+            return ";".join(row for row in rows if row is not None)
+    if kind == "list" and isinstance(value, list | tuple) and not (scalar and len(value) == 1):
+        row = _row_text(value)
+        if row is not None:
+            return row
+    plain = _cell_text(value) if kind != "json" else None
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")) if plain is None else plain
+
+
+def _row_text(row: Any) -> str | None:
+    cells = [_cell_text(cell) for cell in row] if isinstance(row, list | tuple) else []
+    return None if not cells or None in cells else ",".join(cell for cell in cells if cell is not None)
+
+
+def _cell_text(value: Any) -> str | None:
+    """A number or a word; None where it has to be JSON."""
+    if isinstance(value, float):
+        return repr(value).removesuffix(".0")
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    plain = isinstance(value, str) and value.strip() and not any(mark in value for mark in ',，;；\t\n"[]{}')
+    return value if plain and value not in ("null", "true", "false") else None
+
+
+# ---- from panel to body, from body to view
+
+
+def of_query(calculator: Calculator, fields: Mapping[str, str]) -> BodyState:
+    """The body that a panel's state stands for; RefusedError where its fields do not."""
+    try:
+        query = calculator.query.model_validate(fields)
+        body = query.inputs().model_dump(mode="json", exclude_unset=True, exclude_none=True)
+    except (ValidationError, InputError) as error:
+        raise refused(error) from None
+    return BodyState(_whole_numbers(body), getattr(query, "scheme", None))
+
+
+def _whole_numbers(value: Any) -> Any:
+    """The same JSON, `2.0` as `2`: arrays of float64 forget how a number was written."""
+    if isinstance(value, dict):
+        return {name: _whole_numbers(entry) for name, entry in value.items()}
+    if isinstance(value, list):
+        return [_whole_numbers(entry) for entry in value]
+    return int(value) if isinstance(value, float) and value.is_integer() and 0 < abs(value) < 2**53 else value
+
+
+def state_of(calculator: Calculator, fields: Mapping[str, str]) -> BodyState:
+    """The body of a state of either kind."""
+    return read(calculator, fields) if is_general(fields) else of_query(calculator, fields)
+
+
+def inputs_of(calculator: Calculator, state: BodyState) -> Inputs:
+    """The body, validated; RefusedError names its fields as an address has them."""
+    try:
+        return calculator.inputs.model_validate(state.body)
+    except (ValidationError, InputError) as error:
+        raise _in_address(refused(error), calculator, state.body) from None
+
+
+def view_of(calculator: Calculator, state: BodyState) -> Result:
+    """What a page shows of a body; RefusedError as in `inputs_of`."""
+    inputs = inputs_of(calculator, state)
+    try:
+        return calculator.present(inputs, state.scheme)
+    except (ValidationError, InputError) as error:
+        raise _in_address(refused(error), calculator, state.body) from None
+
+
+def _in_address(error: RefusedError, calculator: Calculator, body: Mapping[str, Any]) -> RefusedError:
+    """The errors of a body, by the names that the address has for its fields."""
+    at_the_top = {name for name in calculator.inputs.in_place if name not in body}
+    return RefusedError(_renamed(one, at_the_top) for one in error.errors)
+
+
+def _renamed(error: FieldError, at_the_top: set[str]) -> FieldError:
+    steps = [step for step in error.path if step not in ("cells", "columns")]
+    if not steps or steps[0] == "scheme":
+        return error
+    if steps[0] in at_the_top and len(steps) > 1:
+        steps = steps[1:]
+    return FieldError((f"{BODY}{steps[0]}", *steps[1:]), error.code, error.en, error.zh, error.value, error.place)

@@ -1,0 +1,174 @@
+"""The JSON and CSV doors of every calculator, as FastAPI routes.
+
+FastAPI describes them (the OpenAPI document comes from the calculators' own models); the answers themselves are made
+by `answers`, below FastAPI's own parsing: exact numbers are read once, errors are said once, and a large body never
+blocks the event loop.
+"""
+
+import asyncio
+import hashlib
+from concurrent.futures.process import BrokenProcessPool
+from typing import Annotated, Any, Literal
+
+from fastapi import FastAPI, Query
+from fastapi.routing import APIRoute
+from samestep.app.calculators import Calculator, registry
+from samestep.app.instruments import answers
+from samestep.app.instruments.answers import Answer
+from samestep.app.web.offload import Offload
+from samestep.app.web.ready import data_headers, header, matches
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+MAX_BODY = 64 * 1024 * 1024
+_LARGE_BODY = 32 * 1024
+_LARGE_QUERY = 1_500
+_SAFE = data_headers()
+_FRESH = [(b"cache-control", b"public, max-age=60"), (b"vary", b"accept"), *_SAFE]
+
+_ERROR_LIST = {"description": "The input is refused; `loc` names the field"}
+_RESPONSES: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/csv": {"schema": {"type": "string"}}}},
+    413: {"description": "The body is larger than 64 MiB"},
+    422: _ERROR_LIST,
+    503: {"description": "The worker for large requests died on this one"},
+}
+
+
+def add_api_routes(app: FastAPI, offload: Offload, version: str) -> dict[str, ASGIApp]:
+    """`GET` and `POST /api/NAME` for every calculator; returns the GET doors by path.
+
+    `version` names the running code, for ETags.
+    """
+    doors: dict[str, ASGIApp] = {}
+    for name, calculator in registry().items():
+        doors[f"/api/{name}"] = _GetDoor(name, offload, version)
+        for method, described, door, model, summary in (
+            ("GET", _described_get, doors[f"/api/{name}"], calculator.view, "the state of the panel"),
+            ("POST", _described_post, _PostDoor(name, offload), calculator.result, "the general case"),
+        ):
+            app.router.add_api_route(
+                f"/api/{name}",
+                described(calculator),
+                methods=[method],
+                tags=[name],
+                operation_id=f"{method.lower()}_{name}",
+                summary=f"{name}: {summary}",
+                description=calculator.compute.__doc__,
+                response_model=model,
+                responses=_RESPONSES,
+                route_class_override=_route(door),
+            )
+    return doors
+
+
+_Format = Annotated[Literal["json", "csv"], Query(description="json, or the result tables as csv")]
+
+
+def _described_get(calculator: Calculator) -> Any:
+    async def get(query: Any) -> Any:
+        raise NotImplementedError  # the route answers by its door
+
+    get.__annotations__["query"] = Annotated[calculator.query, Query()]
+    return get
+
+
+def _described_post(calculator: Calculator) -> Any:
+    async def post(body: Any, format: _Format = "json") -> Any:
+        raise NotImplementedError  # the route answers by its door
+
+    post.__annotations__["body"] = calculator.inputs
+    return post
+
+
+def _route(door: ASGIApp) -> type[APIRoute]:
+    class DoorRoute(APIRoute):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            self.app = door
+
+    return DoorRoute
+
+
+class _GetDoor:
+    def __init__(self, name: str, offload: Offload, version: str) -> None:
+        self._name = name
+        self._offload = offload
+        self._version = version.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        query, wants_csv = scope["query_string"], _accepts_csv(scope)
+        etag = state_tag(self._version, b"csv" if wants_csv else b"json", scope)
+        if matches(scope, etag):
+            await _send(send, 304, [(b"etag", etag), *_FRESH])
+            return
+        text = query.decode("latin-1")
+        if len(query) > _LARGE_QUERY:
+            answer = await _offloaded(self._offload, answers.get, self._name, text, wants_csv)
+        else:
+            answer = answers.get(self._name, text, wants_csv)
+        extra = [(b"etag", etag), *_FRESH] if answer.status == 200 else _SAFE
+        await send_answer(send, answer, extra)
+
+
+class _PostDoor:
+    def __init__(self, name: str, offload: Offload) -> None:
+        self._name = name
+        self._offload = offload
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = await read_body(scope, receive)
+        if body is None:
+            message = b'{"detail":[{"type":"too_large","loc":["body"],"msg":"is larger than 64 MiB","input":null}]}'
+            await send_answer(send, Answer(413, answers.JSON, message), [(b"connection", b"close")])
+            return
+        arguments = (self._name, scope["query_string"].decode("latin-1"), body, _accepts_csv(scope))
+        if len(body) > _LARGE_BODY:
+            answer = await _offloaded(self._offload, answers.post, *arguments)
+        else:
+            answer = answers.post(*arguments)
+        await send_answer(send, answer, [(b"cache-control", b"no-store")])
+
+
+async def _offloaded(offload: Offload, work: Any, *arguments: Any) -> Answer:
+    try:
+        return await offload.run(work, *arguments)
+    except (BrokenProcessPool, asyncio.CancelledError):
+        message = b'{"detail":[{"type":"worker_died","loc":[],"msg":"the worker died on this request","input":null}]}'
+        return Answer(503, answers.JSON, message)
+
+
+def state_tag(version: bytes, kind: bytes, scope: Scope) -> bytes:
+    """The ETag of a pure function of its address and the running version."""
+    state = b"\0".join((version, kind, scope["path"].encode(), scope["query_string"]))
+    return b'"' + hashlib.blake2b(state, digest_size=10).hexdigest().encode() + b'"'
+
+
+def _accepts_csv(scope: Scope) -> bool:
+    return header(scope, b"accept").startswith(b"text/csv")
+
+
+async def read_body(scope: Scope, receive: Receive) -> bytes | None:
+    """The whole request body; None when it is larger than MAX_BODY."""
+    announced = header(scope, b"content-length")
+    if announced.isdigit() and int(announced) > MAX_BODY:
+        return None
+    chunks, size = [], 0
+    while True:
+        message = await receive()
+        chunk = message.get("body", b"")
+        size += len(chunk)
+        if size > MAX_BODY:
+            return None
+        chunks.append(chunk)
+        if not message.get("more_body"):
+            return b"".join(chunks)
+
+
+async def send_answer(send: Send, answer: Answer, extra: list[tuple[bytes, bytes]]) -> None:
+    kind = [(b"content-type", answer.content_type.encode()), (b"content-length", str(len(answer.body)).encode())]
+    await _send(send, answer.status, [*kind, *extra], answer.body)
+
+
+async def _send(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes = b"") -> None:
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,136 @@
+"""The calculators' own pages: panel or whole body, results as fragments, files in and out."""
+
+from concurrent.futures.process import BrokenProcessPool
+from urllib.parse import parse_qsl, urlencode
+
+from samestep.app.calculators import Calculator, registry
+from samestep.app.contract.errors import RefusedError
+from samestep.app.contract.languages import Lang
+from samestep.app.instruments.bench import general_query
+from samestep.app.instruments.case_files import saved
+from samestep.app.instruments.own_page import Shown, shown, submitted
+from samestep.app.instruments.presets import load_presets
+from samestep.app.paths import folder
+from samestep.app.web.endpoints import read_body, state_tag
+from samestep.app.web.offload import Offload
+from samestep.app.web.pages.chapters import Pages, off_loop
+from samestep.app.web.ready import matches
+from samestep.app.web.site import Site
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+_UNKEPT = {"cache-control": "no-store"}
+_LARGE_FORM = 256 * 1024
+"""Above so many bytes a form goes to the worker; a file of a few thousand cells is read sooner here."""
+
+
+def calculator_routes(site: Site, offload: Offload) -> list[Route]:
+    """The routes of every calculator's own page."""
+    pages = CalculatorPages(site, offload)
+    both = ["GET", "POST"]
+    return [
+        Route("/{lang:lang}/calculators/{name}", pages.calculator, methods=both),
+        Route("/{lang:lang}/calculators/{name}/result", pages.result, methods=both),
+        Route("/{lang:lang}/calculators/{name}/more", pages.more, methods=both),
+        Route("/{lang:lang}/calculators/{name}/case", pages.case, methods=both),
+    ]
+
+
+class CalculatorPages(Pages):
+    """The handlers; large forms are read and computed by the worker."""
+
+    def __init__(self, site: Site, offload: Offload) -> None:
+        super().__init__(site)
+        self._offload = offload
+
+    async def calculator(self, request: Request) -> Response:
+        lang, book = self._open(request)
+        calculator = _calculator(request)
+        if request.method != "POST" and request.url.query.startswith("as=general"):
+            return self._as_general(request, lang, calculator)
+        shown = await self._shown(request, calculator)
+        query = shown.query()
+        if shown.from_file and shown.view is not None and query is not None:
+            return RedirectResponse(self._site.url(f"/{lang}/calculators/{shown.name}?{query}"), 303)
+        panel = self._site.panels.own(lang, shown)
+        carriers = [c for c in book.chapters[lang] if any(r.name == panel.name for r in c.document.calculators)]
+        words = self._site.panels.words
+        context = {
+            "title": panel.title,
+            "description": words(lang, panel.name, "summary"),
+            "panel": panel,
+            "chapters": carriers,
+            "presets": load_presets(folder("content")).get(panel.name, []),
+            "titles": {name: words(lang, name, "heading") for name in registry()} if shown.cases else {},
+        }
+        if request.method != "POST" and not request.url.query:
+            return self._finished(request, "calculator.html", **context)
+        return self._page(request, "calculator.html", panel.status, **context)
+
+    async def result(self, request: Request) -> Response:
+        lang, _ = self._open(request)
+        etag = state_tag(self._site.version.encode(), b"html", request.scope)
+        headers = {"etag": etag.decode(), "cache-control": "public, max-age=60"}
+        if request.method != "POST" and matches(request.scope, etag):
+            return Response(status_code=304, headers=headers)
+        panel = self._site.panels.result_panel(lang, await self._shown(request, _calculator(request)))
+        fresh = panel.status == 200 and request.method != "POST"
+        html = self._site.panels.result(panel)
+        return _html(html, panel.status, headers if fresh else _UNKEPT)
+
+    async def more(self, request: Request) -> Response:
+        """All numbers and the snippet of a state, as the page shows them folded."""
+        lang, _ = self._open(request)
+        shown = await self._shown(request, _calculator(request))
+        if shown.view is None:
+            return _html(self._site.panels.result(self._site.panels.result_panel(lang, shown)), 422, _UNKEPT)
+        return _html(self._site.panels.more(lang, shown), 200, _UNKEPT)
+
+    async def case(self, request: Request) -> Response:
+        """The state as a file that this page opens again."""
+        lang, _ = self._open(request)
+        shown = await self._shown(request, _calculator(request))
+        state = shown.body()
+        if state is None:
+            panel = self._site.panels.own(lang, shown)
+            return self._page(request, "calculator.html", 422, title=panel.title, description="", panel=panel)
+        headers = {"content-disposition": f'attachment; filename="{shown.name}.json"', **_UNKEPT}
+        return Response(saved(shown.name, state), 200, headers, "application/json")
+
+    def _as_general(self, request: Request, lang: Lang, calculator: Calculator) -> Response:
+        """To the form of the whole body, in the state of the panel's fields."""
+        fields = [pair for pair in parse_qsl(request.url.query, keep_blank_values=True) if pair[0] != "as"]
+        page = self._site.url(f"/{lang}/calculators/{calculator.name}")
+        try:
+            return RedirectResponse(f"{page}?{general_query(calculator, dict(fields))}", 303)
+        except RefusedError:
+            return RedirectResponse(f"{page}?{urlencode(fields)}", 303)
+
+    async def _shown(self, request: Request, calculator: Calculator) -> Shown:
+        """The state of a request to an own page; a large one is read and computed by the worker."""
+        if request.method != "POST":
+            query = request.url.query
+            return await off_loop(len(query), lambda: shown(calculator, parse_qsl(query, keep_blank_values=True)))
+        body = await read_body(request.scope, request.receive)
+        if body is None:
+            raise HTTPException(413)
+        form = calculator.name, request.headers.get("content-type", ""), body
+        if len(body) <= _LARGE_FORM:
+            return await off_loop(len(body), lambda: submitted(*form))
+        try:
+            return await self._offload.run(submitted, *form)
+        except BrokenProcessPool:
+            raise HTTPException(503) from None
+
+
+def _html(text: str, status: int, headers: dict[str, str]) -> Response:
+    return Response(text, status, headers, "text/html")
+
+
+def _calculator(request: Request) -> Calculator:
+    calculator = registry().get(request.path_params["name"])
+    if calculator is None:
+        raise HTTPException(404)
+    return calculator

@@ -1,0 +1,83 @@
+"""The pages of the conformance experiment: the matrix with its filters and exports, and a page for every framework."""
+
+from typing import Any, cast
+from urllib.parse import urlencode
+
+from markupsafe import Markup, escape
+from samestep.app.evidence import conformance
+from samestep.app.evidence.conformance import Line, Matrix, Texts
+from samestep.app.paths import folder
+from samestep.app.web.pages.chapters import Pages
+from samestep.app.web.site import Site
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+_FILTERS = ("framework", "verdict", "scenario")
+
+
+def lab_routes(site: Site) -> list[Route]:
+    """They stand before the routes of chapters, whose slugs would swallow them."""
+    pages = LabPages(site)
+    return [
+        Route("/{lang:lang}/conformance", pages.matrix),
+        Route("/{lang:lang}/conformance/{framework}", pages.framework),
+    ]
+
+
+class LabPages(Pages):
+    """The handlers. While the result is missing or damaged they say so and show no number."""
+
+    async def matrix(self, request: Request) -> Response:
+        """Lines chosen by `framework`, `verdict` and `scenario`; `format=csv` or `json` answers them as data."""
+        lang, _ = self._open(request)
+        found = self._matrix()
+        filters = {name: request.query_params.get(name, "") for name in _FILTERS}
+        lines = found.chosen(**filters) if found else []
+        wanted = request.query_params.get("format", "")
+        if wanted == "csv":
+            return Response(conformance.as_csv(lines), 200, media_type="text/csv")
+        if wanted == "json":
+            return Response(conformance.as_json(lines), 200, media_type="application/json")
+        given = urlencode({name: value for name, value in filters.items() if value})
+        words = {
+            "zh": ("框架一致性", "真实框架的一次更新给每个 token 多大的系数：实测、带版本、可重复。"),
+            "en": ("Framework conformance", "What real frameworks’ updates weight: measured, versioned, repeatable."),
+        }
+        title, description = words[lang]
+        query = f"{given}&" if given else ""
+        texts = conformance.load_texts(folder("content"))
+        context = {**self._shared(found, lines, texts), "filters": filters, "query": Markup(escape(query))}
+        return self._finished(request, "conformance.html", title=title, description=description, **context)
+
+    async def framework(self, request: Request) -> Response:
+        """One framework: its recipe, what surprises, and everything that was measured of it."""
+        self._open(request)
+        name = request.path_params["framework"]
+        texts = conformance.load_texts(folder("content"))
+        if name not in texts.framework:
+            raise HTTPException(404)
+        found = self._matrix()
+        lines = found.chosen(framework=name) if found else []
+        text = texts.framework[name]
+        context = {**self._shared(found, lines, texts), "name": name, "text": text}
+        return self._finished(request, "conformance_framework.html", title=text.name, description="", **context)
+
+    def _matrix(self) -> Matrix | None:
+        result = self._bag(conformance.NAME)["result"]
+        return Matrix(result) if result else None
+
+    def _shared(self, found: Matrix | None, lines: list[Line], texts: Texts) -> dict[str, Any]:
+        return {
+            "matrix": found,
+            "bag": self._bag(conformance.NAME)["bag"],
+            "lines": lines,
+            "texts": texts,
+            "exact": repr,
+            "kinds": _kinds,
+        }
+
+
+def _kinds(lines: list[Line]) -> set[str]:
+    return {cast(str, cell.row["kind"]) for line in lines for cell in line.cells.values()}

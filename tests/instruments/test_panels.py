@@ -1,0 +1,601 @@
+"""Panels: what a page shows is what JSON says, and a form that is refused keeps all that was typed."""
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
+from xml.etree.ElementTree import Element
+
+import html5lib
+import pytest
+from samestep.app.book.chapters import LANGUAGES, CalculatorRef, Chapter
+from samestep.app.calculators import registry
+from starlette.testclient import TestClient
+
+from tests.kit import the_book
+
+State = dict[str, str]
+
+CALCULATORS = sorted(registry())
+STATES: list[tuple[str, State]] = [
+    *((name, {}) for name in CALCULATORS),
+    ("replica_ledger", {"a": "0"}),
+    ("replica_ledger", {"a": "0", "b": "0"}),
+    ("replica_ledger", {"a": "1/3", "b": "2e-3", "target_a": "-7.5", "lr": "0.25", "scheme": "P_over_N_then_sum"}),
+    ("replica_ledger", {"counts": "2,3;8,0;1", "gradients": "-2,1;1,0.5;3", "losses": "1,2;0.5,1;4"}),
+    ("replica_ledger", {"counts": "1e9;1", "gradients": "1e-12;-1e12", "scheme": "one_over_N_then_sum"}),
+    ("replica_ledger", {"target_a": "1", "target_b": "-1", "a": "4", "b": "4"}),
+    ("info_nce", {"tau": "0.05", "scheme": "local_loss_gather_with_grad"}),
+    ("info_nce", {"tau": "1e-4", "q": "20;-20", "d": "40;-40"}),
+    ("info_nce", {"q": "1,2;3,4;5,6", "d": "1,0;0,1;1,1", "ranks": "2,1", "similarity": "cosine"}),
+    ("info_nce", {"direction": "bidirectional", "scheme": "global_loss_remote_detached_times_P"}),
+    ("clip_ownership", {"scheme": "per_rank", "max_norm": "2.5"}),
+    ("clip_ownership", {"scheme": "every_copy", "replicated": "96"}),
+    ("clip_ownership", {"overflow": "1"}),
+    ("clip_ownership", {"gradients": "nan;1", "scheme": "per_rank"}),
+    ("clip_ownership", {"gradients": "1,2;3;4,5,6", "norm_type": "inf", "eps": "1e-6"}),
+    ("clip_ownership", {"gradients": "0;0", "max_norm": "0"}),
+    ("overflow_skip", {"scaled_grads": "65536;32768"}),
+    ("overflow_skip", {"scaled_grads": "nan,1;-inf,2", "params": "1,2;1,2", "scale": "4;8"}),
+    ("overflow_skip", {"scaled_grads": "1;2;3", "params": "1;1;1", "lr": "0"}),
+    ("gradient_scaling", {"scale": "loss", "all_reduce": "mean"}),
+    ("gradient_scaling", {"batch": "60", "micro_batches": "5", "replicas": "3", "loss_reduction": "sum"}),
+    (
+        "label_count",
+        {"lengths": "", "prompts": "0", "labels": "-100,5,6|7,8;5,6+7,8|-100,9", "scheme": "shifted_twice"},
+    ),
+    ("sampler_padding", {"dataset_size": "7", "replicas": "4", "drop_last": "true", "per_sample_grad": ""}),
+    ("objective_weights", {"sequences": "3;0", "other": "", "scheme": "token_mean_over_microbatch"}),
+    ("reduction_precision", {"values": "6e4;1e-7;-3", "ranks": "", "dtype": "bfloat16", "accumulation": "sequential"}),
+    ("framework_recipe", {"framework": "deepspeed/engine", "loss_reduction": "sum", "counts": "3;0"}),
+]
+TYPED: dict[str, State] = {
+    "replica_ledger": {
+        "a": "3",
+        "b": "1/7",
+        "target_a": "2.5",
+        "target_b": "-1.25",
+        "theta": "0.125",
+        "lr": "0.3",
+        "scheme": "P_over_N_then_sum",
+        "counts": "2,3;8,1",
+        "gradients": "1,2;3,4",
+        "losses": "5,6;7,8",
+    },
+    "info_nce": {
+        "q": "1,2;3,4",
+        "d": "5,6;7,8",
+        "tau": "0.35",
+        "scheme": "local_negatives_only",
+        "similarity": "cosine",
+        "direction": "bidirectional",
+        "ranks": "1,1",
+    },
+    "clip_ownership": {
+        "gradients": "25;33;41",
+        "replicated": "97",
+        "loss_scale": "16",
+        "max_norm": "1.5",
+        "param": "0.75",
+        "lr": "0.2",
+        "norm_type": "3",
+        "eps": "1e-7",
+        "scheme": "every_copy",
+        "overflow": "2",
+    },
+    "overflow_skip": {"scaled_grads": "inf,1;2,3", "params": "4,5;6,7", "scale": "1024", "lr": "0.7"},
+    "gradient_scaling": {
+        "batch": "96",
+        "micro_batches": "3",
+        "replicas": "8",
+        "loss_reduction": "sum",
+        "all_reduce": "mean",
+        "scale": "gradient",
+    },
+    "label_count": {
+        "lengths": "5 3,7;4+2,6",
+        "prompts": "1 0,2;1+0,3",
+        "labels": "",
+        "max_length": "9",
+        "pad_to": "max_length",
+        "boundaries": "crossing",
+        "scheme": "attention_mask",
+    },
+    "sampler_padding": {
+        "dataset_size": "11",
+        "replicas": "4",
+        "shuffle": "true",
+        "drop_last": "true",
+        "seed": "3",
+        "epoch": "2",
+        "microbatch": "2",
+        "per_sample_grad": "5,-1,2",
+        "other_grad": "1/3",
+    },
+    "objective_weights": {
+        "sequences": "3+1;7",
+        "other": "3;1+7",
+        "constant": "5",
+        "scheme": "sequence_mean_over_window",
+    },
+    "reduction_precision": {
+        "values": "1,2,3",
+        "ranks": "3",
+        "dtype": "bfloat16",
+        "predivide": "2",
+        "accumulation": "tree",
+    },
+    "framework_recipe": {
+        "framework": "torch_fsdp2/default",
+        "version": "2.13.0",
+        "loss_reduction": "custom",
+        "denominator": "16",
+        "loss_factor": "1/2",
+        "counts": "3,5;2,7",
+        "accumulation": "4",
+        "context_parallel": "2",
+        "context_reduction": "sum",
+        "expert_parallel": "2",
+    },
+}
+"""For every calculator a state in which no field has its default (but one that stands in place of others)."""
+
+FIELDS = [(name, field) for name, state in TYPED.items() for field in state if field != "version"]
+"""Fields that not every text fits."""
+CHINESE = re.compile("[\u4e00-\u9fff]")
+BOOK = the_book()
+CARRIERS = [c for lang in LANGUAGES for c in BOOK.chapters[lang] if c.calculators]
+FENCES = [(c, ref) for c in CARRIERS for ref in c.calculators]
+
+each_language = pytest.mark.parametrize("lang", LANGUAGES)
+each_state = pytest.mark.parametrize(
+    ("name", "state"), STATES, ids=[f"{name}?{urlencode(state, safe=';,/')}" for name, state in STATES]
+)
+each_field = pytest.mark.parametrize(("name", "field"), FIELDS, ids=[f"{name}-{field}" for name, field in FIELDS])
+each_fence = pytest.mark.parametrize(
+    ("chapter", "ref"), FENCES, ids=[f"{chapter.lang}-{chapter.slug}-{ref.id}" for chapter, ref in FENCES]
+)
+
+
+@lru_cache(maxsize=64)
+def tree(html: str) -> Element:
+    parsed: Element = html5lib.parse(html, namespaceHTMLElements=False)
+    return parsed
+
+
+def text_of(element: Element) -> str:
+    return " ".join("".join(element.itertext()).split())
+
+
+def by_id(page: Element, identity: str) -> Element:
+    (found,) = [element for element in page.iter() if element.get("id") == identity]
+    return found
+
+
+def at(answer: Any, path: str) -> Any:
+    for key in path.split("."):
+        answer = answer[int(key)] if isinstance(answer, list) else answer[key]
+    return answer
+
+
+def outputs(region: Element) -> list[tuple[str, str | None, str]]:
+    """The outputs in a part of a page: dotted path, exact value, what the reader sees."""
+    return [
+        (element.get("data-field", ""), element.get("data-value"), text_of(element))
+        for element in region.iter()
+        if element.get("data-field") and element.tag != "a"
+    ]
+
+
+def typed_in(form: Element, prefix: str = "") -> State:
+    """What a form would send, by bare names."""
+    state = {}
+    for control in form.iter():
+        name = (control.get("name") or "").removeprefix(prefix)
+        if not name or control.get("type") in ("submit", "hidden"):
+            continue
+        if control.tag == "select":
+            state[name] = next(o.get("value", "") for o in control.iter("option") if o.get("selected") is not None)
+        elif control.tag == "textarea":
+            state[name] = control.text or ""
+        elif control.get("type") != "radio" or control.get("checked") is not None:
+            state[name] = control.get("value", "")
+    return state
+
+
+# ---- outputs
+
+UNITS = {unit: 1024**power for power, unit in enumerate(("B", "KiB", "MiB", "GiB", "TiB"))}
+
+
+def disagreements(region: Element, answer: Any, lang: str) -> Iterator[str]:
+    for path, value, shown in outputs(region):
+        expected = at(answer, path)
+        if value is None:
+            word = "不可用" if lang == "zh" else "undefined"
+            if expected is not None or word not in shown:
+                yield f"{path}: shows “{shown}” for {expected!r}"
+        elif isinstance(expected, bool | list):
+            if json.loads(value) != expected:
+                yield f"{path}: {value} for {expected!r}"
+        elif isinstance(expected, int | float):
+            if float(value) != expected:
+                yield f"{path}: {value} for {expected!r}"
+            plain, _, unit = shown.replace("\N{MINUS SIGN}", "-").partition(" ")
+            if unit:
+                right = math.isclose(float(plain) * UNITS[unit], expected, rel_tol=1e-3)
+            else:
+                right = float(plain) == float(f"{expected:.6g}") or plain.lstrip("+") == str(expected)
+            if not right:
+                yield f"{path}: a reader sees “{shown}” for {expected!r}"
+        elif value != expected:
+            yield f"{path}: {value} for {expected!r}"
+
+
+@each_language
+@each_state
+def test_every_output_of_a_page_is_the_json_value_of_the_same_state(
+    client: TestClient, name: str, state: State, lang: str
+) -> None:
+    query = urlencode(state)
+    answer = client.get(f"/api/{name}?{query}").json()
+    page = client.get(f"/{lang}/calculators/{name}?{query}")
+    assert page.status_code == 200
+    region = by_id(tree(page.text), f"{name}-result")
+    assert len(outputs(region)) >= 6
+    assert list(disagreements(region, answer, lang)) == []
+
+
+@each_language
+def test_an_undefined_output_gives_its_reason_in_words(client: TestClient, lang: str) -> None:
+    page = tree(client.get(f"/{lang}/calculators/replica_ledger?a=0").text)
+    in_the_result = [
+        shown for path, _, shown in outputs(by_id(page, "replica_ledger-result")) if path == "current.grad"
+    ]
+    assert len(in_the_result) == 1
+    for shown in [shown for path, _, shown in outputs(page) if path == "current.grad"]:
+        assert shown.startswith("不可用" if lang == "zh" else "undefined")
+        assert "0/0" in shown
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("replica_ledger", {"reference.grad", "current.grad", "current.theta_after_sgd", "rows.0.n", "rows.1.weight"}),
+        ("replica_ledger", {"rows.0.gradient", "rows.0.gradient_sum", "N"}),
+        ("info_nce", {"current.mean_rank_loss", "reference.loss", "current.max_abs_diff_grad_d", "ranks.1.grad_wd"}),
+        ("info_nce", {"table.0.logits.0", "table.1.probabilities.1", "contributions.0.1", "documents.0.kept"}),
+        ("info_nce", {"documents.0.full", "ranks.0.loss", "ranks.0.grad_wq", "current.grad_wq", "current.grad_wd"}),
+        ("clip_ownership", {"global_norm", "current.clipped_norm", "decision", "rows.0.scaled", "rows.0.gradient"}),
+        ("clip_ownership", {"rows.0.owner", "rows.1.coefficient", "rows.1.applied", "rows.1.param_after"}),
+        ("overflow_skip", {"decision"}),
+        ("gradient_scaling", {"accumulated_multiple", "reduced_multiple", "final_multiple", "required_factor"}),
+    ],
+)
+def test_a_panel_shows_what_the_sources_show(client: TestClient, name: str, fields: set[str]) -> None:
+    shown = {path for path, _, _ in outputs(tree(client.get(f"/zh/calculators/{name}").text))}
+    assert fields <= shown
+
+
+@each_language
+@each_state
+def test_page_fragment_and_posted_form_show_the_same_result(
+    client: TestClient, name: str, state: State, lang: str
+) -> None:
+    address = f"/{lang}/calculators/{name}"
+    query = urlencode(state)
+    page = outputs(by_id(tree(client.get(f"{address}?{query}").text), f"{name}-result"))
+    assert outputs(tree(client.get(f"{address}/result?{query}").text)) == page
+    assert outputs(tree(client.post(f"{address}/result", data=state).text)) == page
+    posted = tree(client.post(address, data=state).text)
+    assert outputs(by_id(posted, f"{name}-result")) == page
+    assert typed_in(by_id(posted, name)).items() >= state.items()
+
+
+# ---- panels in chapters
+
+
+@each_fence
+def test_a_chapters_first_html_shows_the_state_of_its_address(
+    client: TestClient, chapter: Chapter, ref: CalculatorRef
+) -> None:
+    for name, state in STATES:
+        if name != ref.name or "counts" in state:
+            continue
+        answer = client.get(f"/api/{name}?{urlencode({**ref.fields, **state})}")
+        if answer.status_code != 200:  # the fence's own fields do not go with this state's
+            continue
+        query = urlencode({f"{ref.id}.{field}": value for field, value in state.items()})
+        region = by_id(tree(client.get(f"{chapter.path}?{query}").text), f"{ref.id}-result")
+        assert outputs(region)
+        assert list(disagreements(region, answer.json(), chapter.lang)) == []
+
+
+@each_fence
+def test_a_form_in_a_chapter_leads_back_to_its_place_with_its_own_names(
+    client: TestClient, chapter: Chapter, ref: CalculatorRef
+) -> None:
+    form = by_id(tree(client.get(chapter.path).text), ref.id)
+    assert form.get("method") == "get"
+    assert form.get("action") == f"{chapter.path}#{ref.id}"
+    assert form.get("data-calculator") == ref.name
+    names = {c.get("name") for c in form.iter() if c.get("name")}
+    assert names == {f"{ref.id}.{field}" for field in registry()[ref.name].query.model_fields}
+
+
+def test_panels_of_a_chapter_keep_each_others_state(client: TestClient) -> None:
+    """Without a script a form sends only itself, so what the others hold goes along hidden."""
+    path = "/en/parallel-correctness"
+    state = {"replica_ledger.a": "5", "info_nce.tau": "0.5", "clip_ownership.max_norm": "2"}
+    page = tree(client.get(f"{path}?{urlencode(state)}").text)
+    for panel in ("replica_ledger", "info_nce", "clip_ownership", "overflow_skip"):
+        form = by_id(page, panel)
+        hidden = {c.get("name"): c.get("value") for c in form.iter("input") if c.get("type") == "hidden"}
+        assert hidden == {name: value for name, value in state.items() if not name.startswith(f"{panel}.")}
+        own = {name: value for name, value in state.items() if name.startswith(f"{panel}.")}
+        assert typed_in(form, f"{panel}.").items() >= {n.partition(".")[2]: v for n, v in own.items()}.items()
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_a_second_panel_of_a_kind_has_its_own_state(client: TestClient, lang: str) -> None:
+    path = f"/{lang}/two-process-verification"
+    chapter = BOOK.chapter(lang, "two-process-verification")
+    assert chapter is not None
+    first, second = (ref for ref in chapter.calculators if ref.name == "replica_ledger")
+    page = tree(client.get(f"{path}?{first.id}.a=5&{second.id}.a=7").text)
+    assert typed_in(by_id(page, first.id), f"{first.id}.")["a"] == "5"
+    assert typed_in(by_id(page, second.id), f"{second.id}.")["a"] == "7"
+
+
+@each_fence
+def test_the_links_of_a_panel_lead_to_its_state(client: TestClient, chapter: Chapter, ref: CalculatorRef) -> None:
+    page = tree(client.get(f"{chapter.path}?{urlencode({f'{ref.id}.{k}': v for k, v in _other(ref).items()})}").text)
+    frame = next(f for f in page.iter("article") if f.get("data-panel") == ref.id)
+    links = {text_of(a): a.get("href", "") for a in frame.iter("a") if a.get("data-state") is not None}
+    assert len(links) == 3
+    state = ref.fields | _other(ref)
+    for label, href in links.items():
+        assert dict(parse_qsl(urlsplit(href).query, keep_blank_values=True)).items() >= state.items(), label
+        answer = client.get(href)
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith(
+            {"JSON": "application/json", "CSV": "text/csv"}.get(label, "text/html")
+        )
+
+
+def _other(ref: CalculatorRef) -> State:
+    """A state other than the fence's, in one field, for the calculators of the two source chapters."""
+    field = {"replica_ledger": "lr", "info_nce": "tau", "clip_ownership": "max_norm", "overflow_skip": "lr"}
+    return {field[ref.name]: "0.75"} if ref.name in field else {}
+
+
+# ---- checked numbers
+
+
+@pytest.mark.parametrize("chapter", CARRIERS, ids=lambda chapter: chapter.path)
+def test_a_checked_number_leads_to_a_state_that_has_that_value(client: TestClient, chapter: Chapter) -> None:
+    links = [a for a in tree(client.get(chapter.path).text).iter("a") if a.get("data-field")]
+    calculated = [a for a in links if f"/{chapter.lang}/calculators/" in a.get("href", "")]
+    assert calculated
+    for link in calculated:
+        href, path, shown = link.get("href", ""), link.get("data-field", ""), text_of(link)
+        address = urlsplit(href)
+        name = address.path.rpartition("/")[2]
+        value = at(client.get(f"/api/{name}?{address.query}").json(), path)
+        assert as_printed(value, shown), (href, path, shown, value)
+        assert client.get(href).status_code == 200
+
+
+def as_printed(value: Any, shown: str) -> bool:
+    """Whether a value, at the precision that is printed, is the one printed."""
+    plain = re.sub(r"(?<=\d)[,\u202f\u2009 ](?=\d{3})", "", shown.replace("\N{MINUS SIGN}", "-").replace("∞", "inf"))
+    if str(value) == plain.lstrip("+"):
+        return True
+    try:
+        digits = len(re.sub(r"[eE].*", "", plain).partition(".")[2])
+        power = int(plain.lower().partition("e")[2] or 0)
+        return abs(float(value) - float(plain)) <= 0.5 * 10.0 ** (power - digits) * (1 + 1e-9)
+    except ValueError:
+        return False
+
+
+# ---- inputs that are refused
+
+
+def refused_field(page: Element, panel: str, field: str) -> str:
+    """The message beside a field; fails unless the field is marked and refers to it."""
+    control = by_id(page, f"{panel}-{field}")
+    assert control.get("aria-invalid") == "true"
+    messages = [by_id(page, name) for name in (control.get("aria-describedby") or "").split()]
+    (message,) = [text_of(one) for one in messages if one.get("data-error") == field]
+    assert message
+    return message
+
+
+@each_language
+@each_field
+def test_a_refused_form_keeps_all_that_was_typed_and_says_why_beside_the_field(
+    client: TestClient, name: str, field: str, lang: str
+) -> None:
+    state = TYPED[name] | {field: "5 apples"}
+    address = f"/{lang}/calculators/{name}"
+    for answer in (client.get(address, params=state), client.post(address, data=state)):
+        assert answer.status_code == 422
+        page = tree(answer.text)
+        assert typed_in(by_id(page, name)) == state
+        message = refused_field(page, name, field)
+        assert bool(CHINESE.search(message)) == (lang == "zh"), message
+        assert outputs(by_id(page, f"{name}-result")) == []
+        marked = [c.get("id") for c in page.iter() if c.get("aria-invalid") == "true"]
+        assert marked == [f"{name}-{field}"]
+
+
+@each_field
+def test_a_refused_panel_in_a_chapter_keeps_all_and_spoils_no_other(client: TestClient, name: str, field: str) -> None:
+    chapter, ref = next((c, ref) for c, ref in FENCES if ref.name == name and c.lang == "zh")
+    state = TYPED[name] | {field: "5 apples"}
+    answer = client.get(chapter.path, params={f"{ref.id}.{key}": value for key, value in state.items()})
+    assert answer.status_code == 422
+    page = tree(answer.text)
+    assert typed_in(by_id(page, ref.id), f"{ref.id}.") == state
+    assert refused_field(page, ref.id, field)
+    for other in chapter.calculators:
+        assert bool(outputs(by_id(page, f"{other.id}-result"))) == (other.id != ref.id)
+
+
+@each_language
+@each_field
+def test_a_refused_fragment_carries_the_message_for_its_field(
+    client: TestClient, name: str, field: str, lang: str
+) -> None:
+    answer = client.get(f"/{lang}/calculators/{name}/result", params=TYPED[name] | {field: "5 apples"})
+    assert answer.status_code == 422
+    (entry,) = [e for e in tree(answer.text).iter("li") if e.get("data-error-for") == field]
+    message = next(text_of(e) for e in entry.iter() if e.get("data-message") is not None)
+    assert bool(CHINESE.search(message)) == (lang == "zh")
+
+
+@pytest.mark.parametrize(
+    ("name", "state", "field"),
+    [
+        ("replica_ledger", {"a": ""}, "a"),
+        ("replica_ledger", {"a": "-1"}, "a"),
+        ("replica_ledger", {"a": "inf"}, "a"),
+        ("replica_ledger", {"lr": "1e999"}, "lr"),
+        ("replica_ledger", {"theta": "1/0"}, "theta"),
+        ("replica_ledger", {"counts": "1;2"}, "gradients"),
+        ("replica_ledger", {"gradients": "1;2"}, "counts"),
+        ("replica_ledger", {"counts": "1;;2", "gradients": "1;1;1"}, "counts"),
+        ("replica_ledger", {"counts": "1;-2", "gradients": "1;1"}, "counts"),
+        ("replica_ledger", {"counts": "1,2;3", "gradients": "1;2"}, "gradients"),
+        ("replica_ledger", {"counts": "1;3", "gradients": "1;2", "losses": "1"}, "losses"),
+        ("info_nce", {"tau": "0"}, "tau"),
+        ("info_nce", {"tau": "-0.1"}, "tau"),
+        ("info_nce", {"d": "1;2;3"}, "d"),
+        ("info_nce", {"ranks": "1,2,3"}, "ranks"),
+        ("info_nce", {"q": "1,2;3"}, "q"),
+        ("clip_ownership", {"max_norm": "-1"}, "max_norm"),
+        ("clip_ownership", {"overflow": "2"}, "overflow"),
+        ("clip_ownership", {"loss_scale": "0"}, "loss_scale"),
+        ("clip_ownership", {"replicated": "1;2"}, "replicated"),
+        ("overflow_skip", {"params": "1"}, "params"),
+        ("overflow_skip", {"scale": "1;2;3"}, "scale"),
+        ("gradient_scaling", {"batch": "63"}, "batch"),
+        ("gradient_scaling", {"replicas": "0"}, "replicas"),
+        ("gradient_scaling", {"replicas": "1.5"}, "replicas"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_refused_beside_its_field(
+    client: TestClient, name: str, state: State, field: str
+) -> None:
+    answer = client.get(f"/zh/calculators/{name}", params=state)
+    assert answer.status_code == 422
+    page = tree(answer.text)
+    assert CHINESE.search(refused_field(page, name, field))
+    assert typed_in(by_id(page, name)).items() >= state.items()
+
+
+@each_language
+@pytest.mark.parametrize("name", CALCULATORS)
+def test_a_field_that_does_not_exist_is_named(client: TestClient, name: str, lang: str) -> None:
+    answer = client.get(f"/{lang}/calculators/{name}?alpha=1")
+    assert answer.status_code == 422
+    assert "alpha" in text_of(by_id(tree(answer.text), f"{name}-result"))
+
+
+@each_field
+def test_a_field_given_twice_is_refused_and_loses_nothing_else(client: TestClient, name: str, field: str) -> None:
+    query = urlencode(TYPED[name]) + "&" + urlencode({field: TYPED[name][field]})
+    answer = client.get(f"/en/calculators/{name}?{query}")
+    assert answer.status_code == 422
+    page = tree(answer.text)
+    assert typed_in(by_id(page, name)) == TYPED[name]
+    assert refused_field(page, name, field)
+
+
+def test_two_refused_fields_are_both_marked(client: TestClient) -> None:
+    page = tree(client.get("/en/calculators/replica_ledger?a=-1&lr=x").text)
+    assert refused_field(page, "replica_ledger", "a")
+    assert refused_field(page, "replica_ledger", "lr")
+
+
+# ---- forms by POST
+
+
+def test_a_file_is_taken_as_the_text_of_its_field(client: TestClient) -> None:
+    """A spreadsheet's export: lines for replicas, tabs between microsteps, a byte order mark."""
+    files = {"counts": ("n.tsv", b"\xef\xbb\xbf2\t3\r\n8\t0\r\n"), "gradients": ("g.tsv", b"-2\t1\n1\t0.5\n")}
+    answer = client.post("/en/calculators/replica_ledger", files=files)
+    assert answer.status_code == 200
+    assert {float(value or 0) for path, value, _ in outputs(tree(answer.text)) if path == "N"} == {13}
+
+
+def test_a_state_too_long_for_an_address_goes_by_post(client: TestClient) -> None:
+    rows = ["1,2,3,4,5,6,7,8"] * 2000
+    state = {"counts": "\n".join(rows), "gradients": "\n".join(rows)}
+    answer = client.post("/zh/calculators/replica_ledger", data=state)
+    assert answer.status_code == 200
+    assert {float(value or 0) for path, value, _ in outputs(tree(answer.text)) if path == "N"} == {72000}
+
+
+@pytest.mark.parametrize("tail", ["", "/result"])
+@pytest.mark.parametrize("as_file", [False, True], ids=["typed", "file"])
+def test_a_form_above_64_mib_is_413(client: TestClient, tail: str, as_file: bool) -> None:
+    address, large = f"/en/calculators/replica_ledger{tail}", b"1" * (64 * 1024 * 1024)
+    if as_file:
+        answer = client.post(address, files={"counts": ("n.csv", large)})
+    else:
+        kind = {"content-type": "application/x-www-form-urlencoded"}
+        answer = client.post(address, content=b"counts=" + large, headers=kind)
+    assert answer.status_code == 413
+
+
+@pytest.mark.parametrize(
+    ("content_type", "content"),
+    [
+        ("multipart/form-data; boundary=x", b"--x\r\nrubbish"),
+        ("multipart/form-data", b"no boundary"),
+        ("application/x-www-form-urlencoded", b"a=%ff&b=%00&lr=%zz&&=&="),
+        ("application/x-www-form-urlencoded", b"&".join(b"f%d=1" % i for i in range(1500))),
+        ("application/json", b'{"a": 1}'),
+        ("", b"a=1"),
+    ],
+)
+def test_no_form_breaks_the_page(client: TestClient, content_type: str, content: bytes) -> None:
+    answer = client.post(
+        "/zh/calculators/replica_ledger",
+        content=content,
+        headers={"content-type": content_type} if content_type else {},
+    )
+    assert answer.status_code in (200, 400, 413, 415, 422)
+    assert tree(answer.text).get("lang") == "zh"
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "a=%ff",
+        "a=%00",
+        "a=%ED%A0%80",
+        "=",
+        "&&&",
+        "a",
+        "a=1;b=2",
+        "&".join(f"f{i}=1" for i in range(1500)),
+        "&".join("a=1" for _ in range(1500)),
+        "a=" + "9" * 8000,
+        "counts=" + "1;" * 1500,
+        "%E2%82=1",
+    ],
+)
+@pytest.mark.parametrize(
+    "path",
+    ["/zh/calculators/replica_ledger", "/zh/calculators/replica_ledger/result", "/api/replica_ledger", "chapter"],
+)
+def test_no_address_breaks_a_door(client: TestClient, path: str, query: str) -> None:
+    if path == "chapter":
+        path, query = "/zh/parallel-correctness", "&".join(f"replica_ledger.{pair}" for pair in query.split("&"))
+    assert client.get(f"{path}?{query}").status_code in (200, 414, 422)
