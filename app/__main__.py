@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import uvicorn
+from uvicorn.supervisors import ChangeReload, Multiprocess
+
 from samestep.app.book.chapters import BookError
 from samestep.app.main import create_app
 from samestep.app.settings import Settings, SettingsError
-from uvicorn.supervisors import ChangeReload, Multiprocess
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

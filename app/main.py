@@ -6,6 +6,10 @@ from contextlib import asynccontextmanager
 from typing import cast
 
 from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+
 from samestep.app import __version__
 from samestep.app.book.chapters import BookError
 from samestep.app.contract.languages import Lang
@@ -19,9 +23,6 @@ from samestep.app.web.pages.downloads import evidence_routes
 from samestep.app.web.pages.indexes import index_routes
 from samestep.app.web.ready import Front, below, security_headers
 from samestep.app.web.site import Site
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
 
 _WORDS: dict[int, tuple[tuple[str, str], tuple[str, str]]] = {
     404: (

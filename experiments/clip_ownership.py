@@ -22,10 +22,11 @@ from typing import NamedTuple, cast
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
+
 from samestep.app.evidence.bags import AGREES, DIFFERS, Control, Expectation, Json, Result, Row, Text
 from samestep.experiments.results import calculator_agrees, control, difference, plain, result, row
 from samestep.experiments.world import World, collectives
-from torch import Tensor
 
 QUESTION = {
     "zh": "梯度分散在多张卡上时，范数、裁剪系数和跳步决策怎样统一？",

@@ -25,11 +25,6 @@ from typing import Any, NamedTuple, cast
 
 import torch
 import torch.distributed as dist
-from samestep.app.calculators.fsdp_timeline import STATES, Inputs, compute
-from samestep.app.evidence.bags import Control, Expectation, Json, Result, Row, Text
-from samestep.app.mathematics.element_size import BYTES
-from samestep.experiments.results import control, result, row
-from samestep.experiments.world import World
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -38,6 +33,12 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from samestep.app.calculators.fsdp_timeline import STATES, Inputs, compute
+from samestep.app.evidence.bags import Control, Expectation, Json, Result, Row, Text
+from samestep.app.mathematics.element_size import BYTES
+from samestep.experiments.results import control, result, row
+from samestep.experiments.world import World
 
 QUESTION = {
     "zh": "FSDP2 的一步里，每个进程每一刻持有多少字节，一共通信多少？",

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
+
 from samestep.app.evidence.bags import (
     AGREES,
     DIFFERS,
@@ -24,7 +26,6 @@ from samestep.app.evidence.bags import (
     met,
 )
 from samestep.experiments import calculated
-from torch import Tensor
 
 Named = Mapping[str, Tensor]
 

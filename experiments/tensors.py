@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
 from samestep.app.evidence.bags import TensorSet
 
 Arrays = Mapping[str, NDArray[Any]]

@@ -20,6 +20,8 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
+
 from samestep.app.evidence.bags import Control, Json, Result, Row, Text
 from samestep.experiments import corpus, tokenizer
 from samestep.experiments.results import arrays, control, difference_over, result, row
@@ -34,7 +36,6 @@ from samestep.experiments.tiny_transformer import (
     parameter_count,
 )
 from samestep.experiments.world import World
-from torch import Tensor
 
 QUESTION = {
     "zh": "这份权重与 tokenizer 从哪里来，重复训练会得到同样的比特吗？",

@@ -22,6 +22,8 @@ from typing import Any, NamedTuple, cast
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
+from torch import Tensor
+
 from samestep.app.evidence.bags import DIFFERS, Control, Expectation, Json, Result, Row, TensorSet, Text, sha256_of
 from samestep.experiments import corpus, tokenizer
 from samestep.experiments.results import arrays, control, difference, difference_over, plain, result, row
@@ -42,7 +44,6 @@ from samestep.experiments.update_paths import (
     window_sum,
 )
 from samestep.experiments.world import World
-from torch import Tensor
 
 QUESTION = {
     "zh": "完整模型里，拆成微批和两进程后还是同一次更新吗？",

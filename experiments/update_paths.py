@@ -11,12 +11,13 @@ from typing import NamedTuple, cast
 
 import torch
 import torch.distributed as dist
-from samestep.app.evidence.bags import Expectation, Text
-from samestep.experiments.tiny_transformer import IGNORED, WINDOW, loss_mean, loss_sum
-from samestep.experiments.world import collectives
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
+
+from samestep.app.evidence.bags import Expectation, Text
+from samestep.experiments.tiny_transformer import IGNORED, WINDOW, loss_mean, loss_sum
+from samestep.experiments.world import collectives
 
 Named = dict[str, Tensor]
 

@@ -7,9 +7,9 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+
 from samestep.app.book.chapters import LANGUAGES
 from samestep.app.calculators import registry
-
 from tests.kit import the_book
 
 ROOT = Path(__file__).parents[1]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+
 from samestep.app.book.markdown.glossary import Glossary, mistakes_of
 from samestep.app.book.markdown.pieces import Mistake
 from samestep.app.contract.languages import Name

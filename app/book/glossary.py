@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
+
 from samestep.app.book.chapters import Book, Chapter, Section
 from samestep.app.book.markdown.glossary import Term
 from samestep.app.book.markdown.math import convert

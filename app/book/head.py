@@ -6,6 +6,7 @@ from datetime import date
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
 from samestep.app.book.markdown.pieces import Mistake
 
 _TOML_LINE = re.compile(r" ?\(at (?:line (\d+), column \d+|end of document)\)")

@@ -5,6 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
+
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.numbers import exact
 from samestep.app.contract.rows import ExtendedRows, Rows

@@ -16,6 +16,7 @@ from pydantic import (
     WithJsonSchema,
 )
 from pydantic_core import core_schema
+
 from samestep.app.contract.numbers import (
     LONGEST_NUMBER,
     NUMBER,

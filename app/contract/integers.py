@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from pydantic import WithJsonSchema
+
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.numbers import whole
 from samestep.app.contract.rows import split_rows

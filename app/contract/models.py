@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict
+
 from samestep.app.contract.errors import InputError
 
 _LISTED_NAMES = 12

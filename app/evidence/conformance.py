@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict
+
 from samestep.app.contract.languages import Name
 from samestep.app.evidence.bags import ConformanceRow, NotMeasured, Result, Text
 

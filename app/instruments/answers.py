@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from pydantic import ValidationError
+
 from samestep.app.calculators import Calculator, registry
 from samestep.app.contract.errors import FieldError, InputError, RefusedError, given_twice, refused
 from samestep.app.contract.models import Result

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic_core import from_json
+
 from samestep.app.calculators import Calculator, registry
 from samestep.app.contract.errors import FieldError, RefusedError, not_json
 from samestep.app.instruments.csv_tables import table

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
 from samestep.app.calculators import Calculator
 from samestep.app.contract.errors import FieldError, InputError, RefusedError
 from samestep.app.contract.limits import MAX_CELLS

@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl, urlencode
 from pydantic_core import from_json
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import FormParser, parse_options_header
+
 from samestep.app.calculators import Calculator, registry
 from samestep.app.contract.errors import FieldError, RefusedError, given_twice, not_json
 from samestep.app.contract.models import Result

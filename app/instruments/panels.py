@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 
 from jinja2 import Environment
 from markupsafe import Markup
+
 from samestep.app.calculators import Calculator, registry
 from samestep.app.contract.errors import FieldError, RefusedError
 from samestep.app.contract.languages import Lang

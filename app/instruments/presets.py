@@ -7,6 +7,7 @@ from pathlib import Path
 from urllib.parse import urlencode, urlsplit
 
 from pydantic import BaseModel, ConfigDict
+
 from samestep.app.instruments.start import Expectation
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pydantic import BaseModel
+
 from samestep.app.calculators.framework_recipe.rules import RULES, Rule
 from samestep.app.calculators.info_nce.vectors import Vectors
 from samestep.app.contract.errors import InputError

@@ -6,6 +6,7 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 from pydantic import BaseModel, ConfigDict
+
 from samestep.app.contract.languages import Name
 
 

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 from pydantic_core import from_json
+
 from samestep.app.calculators import Calculator
 from samestep.app.contract.errors import FieldError, InputError, RefusedError, not_json, refused
 from samestep.app.contract.models import Inputs, Result

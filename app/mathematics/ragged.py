@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
 from samestep.app.contract.errors import InputError
 
 Floats = NDArray[np.float64]

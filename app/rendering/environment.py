@@ -18,6 +18,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from jinja2.runtime import Context, Macro
 from markupsafe import Markup, escape
+
 from samestep.app.contract.languages import Lang
 from samestep.app.contract.numbers import fraction_text
 from samestep.app.contract.paths import Leaf, reason_at, value_at

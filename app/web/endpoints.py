@@ -12,12 +12,13 @@ from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Query
 from fastapi.routing import APIRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
+
 from samestep.app.calculators import Calculator, registry
 from samestep.app.instruments import answers
 from samestep.app.instruments.answers import Answer
 from samestep.app.web.offload import Offload
 from samestep.app.web.ready import data_headers, header, matches
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 MAX_BODY = 64 * 1024 * 1024
 _LARGE_BODY = 32 * 1024

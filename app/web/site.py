@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jinja2 import Environment
+
 from samestep.app.book.chapters import Book, load_book
 from samestep.app.book.markdown.highlight import stylesheet
 from samestep.app.book.search import SearchIndex, Section

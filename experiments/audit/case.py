@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+
 from samestep.experiments.audit import compare, scales
 from samestep.experiments.audit.plans import Plan
 from samestep.experiments.audit.trace import Trace

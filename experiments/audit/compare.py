@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+
 from samestep.experiments.audit.trace import Trace
 from samestep.experiments.audit.vectors import Array, Vectors
 

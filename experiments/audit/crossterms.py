@@ -7,6 +7,7 @@ computed by itself. If it is not, and yet the loss is right, the other ranks' sa
 from collections.abc import Sequence
 
 import numpy as np
+
 from samestep.app.evidence.bags import Text
 from samestep.experiments.audit import parameters, reweighting
 from samestep.experiments.audit.case import Case, Cell, padded

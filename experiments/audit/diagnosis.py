@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+
 from samestep.app.evidence.bags import Text
 from samestep.experiments.audit import compare, parameters, perform, stages
 from samestep.experiments.audit.case import Basis, Case, Cell

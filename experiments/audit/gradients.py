@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
+
 from samestep.app.evidence.bags import Text
 from samestep.experiments.audit import causes, parameters, precision, reweighting, scales
 from samestep.experiments.audit.case import Case, Cell, padded

@@ -7,6 +7,7 @@ have the same norm afterwards, each part was clipped by itself: what a rank comp
 from collections.abc import Sequence
 
 import numpy as np
+
 from samestep.app.evidence.bags import Text
 from samestep.experiments.audit.case import Case
 from samestep.experiments.audit.report import Finding

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
+
 from samestep.app.paths import folder
 from samestep.app.rendering.environment import environment
 from samestep.experiments.audit.printing import STAGES, STATUSES, VERDICTS, Language

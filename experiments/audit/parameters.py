@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from math import isfinite
 
 import numpy as np
+
 from samestep.experiments.audit.compare import greatest, noise
 from samestep.experiments.audit.vectors import Vectors
 

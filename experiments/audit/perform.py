@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
+
 from samestep.experiments.audit import taps
 from samestep.experiments.audit.context import Context, Data
 from samestep.experiments.audit.failure import ReaderError

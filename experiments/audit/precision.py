@@ -1,6 +1,7 @@
 """Was a gradient carried in a smaller floating-point type on its way?"""
 
 import numpy as np
+
 from samestep.experiments.audit.vectors import Array, Vectors
 
 UNITS = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import torch
+
 from samestep.experiments.audit import perform, taps, worlds
 from samestep.experiments.audit.diagnosis import diagnose
 from samestep.experiments.audit.failure import Failure, ReaderError

@@ -13,9 +13,10 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from torch import nn
+
 from samestep.experiments.audit.context import Context, Data
 from samestep.experiments.audit.failure import ReaderError
-from torch import nn
 
 PACKAGE = Path(__file__).resolve().parent
 REQUIRED = ("build", "data", "step")

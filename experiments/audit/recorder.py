@@ -5,12 +5,13 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
 from samestep.experiments.audit import taps
 from samestep.experiments.audit.rows import Rows, tensors_in
 from samestep.experiments.audit.trace import Limit, Trace
 from samestep.experiments.audit.vectors import Array, Writer
-from torch import nn
-from torch.distributed.tensor import DTensor
 
 Snapshot = dict[str, torch.Tensor]
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
+
 from samestep.experiments.audit.vectors import Array, Vectors
 
 DENSE = 1_000_000

@@ -52,6 +52,7 @@ def main() -> NoReturn:
 
 def measure(job: Mapping[str, Any], stream: IO[str]) -> None:
     import torch
+
     from samestep.experiments.results import environment
 
     torch.set_num_threads(1)

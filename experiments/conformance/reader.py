@@ -12,8 +12,9 @@ re-weighting of these token losses at these parameters.
 from collections.abc import Sequence
 
 import torch
-from samestep.experiments.conformance.scenarios import Counts
 from torch import Tensor, nn
+
+from samestep.experiments.conformance.scenarios import Counts
 
 VOCABULARY = 4
 IGNORED = -100

@@ -57,6 +57,7 @@ def info_nce_inputs() -> tuple[np.ndarray, np.ndarray]:
 def info_nce() -> None:
     """One scheme at full size, against torch float64 autograd of the full loss on the same threads."""
     import torch
+
     from samestep.app.calculators import info_nce as calculator
 
     q, d = info_nce_inputs()

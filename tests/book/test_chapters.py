@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from samestep.app.book.chapters import Book, BookError, Chapter, Planned, load_book
 from samestep.app.calculators import Calculator
 from samestep.app.contract.fields import Real
 from samestep.app.contract.models import Inputs, Query, Result
-
 from tests.kit import the_book
 
 HEAD = """+++

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 from markupsafe import Markup
+
 from samestep.app.book.search import MAX_QUERY, REACH, Hit, SearchIndex, Section
 
 CORPUS = (

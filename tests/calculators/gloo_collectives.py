@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 import torch.distributed.nn.functional as nn_functional
+
 from samestep.app.evidence.bags import Result
 from samestep.experiments.world import World
 

@@ -6,10 +6,11 @@ Run by `test_fsdp_timeline.py` through `experiments.processes` on 4 processes; t
 
 from typing import Any, cast
 
+from torch.distributed.device_mesh import init_device_mesh
+
 from samestep.app.evidence.bags import Result
 from samestep.experiments.fsdp_timeline import COLLECTIVES, Measured, observe
 from samestep.experiments.world import World
-from torch.distributed.device_mesh import init_device_mesh
 
 
 def run(world: World) -> Result | None:

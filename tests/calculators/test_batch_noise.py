@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 from pydantic import ValidationError
+from starlette.testclient import TestClient
+
 from samestep.app.calculators.batch_noise import Inputs, Query, compute, panel
 from samestep.app.contract.errors import InputError
-from starlette.testclient import TestClient
 
 Answer = dict[str, Any]
 Moments = tuple[Fraction, Fraction]

@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from pydantic import ValidationError
+
 from samestep.app.calculators.collectives import Inputs, Query, compute, panel
 from samestep.app.calculators.collectives.traffic import Sent, pairwise as direct, ring, tree
 from samestep.app.contract.errors import InputError

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 from pydantic import ValidationError
+from starlette.testclient import TestClient
+
 from samestep.app.calculators import replica_ledger
 from samestep.app.calculators.direction_map import Inputs, Query, compute, panel
 from samestep.app.calculators.direction_map.direction_grid import direction_map
 from samestep.app.contract.errors import InputError
-from starlette.testclient import TestClient
 
 Answer = dict[str, Any]
 

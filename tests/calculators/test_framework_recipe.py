@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from pydantic import ValidationError
+
 from samestep.app.calculators.framework_recipe import Inputs, Result, compute
 from samestep.app.calculators.framework_recipe.rules import RULES, Measured, Rule
 from samestep.app.instruments.answers import get, post

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 from hypothesis import given, settings, strategies as st
 from pydantic import ValidationError
+
 from samestep.app.calculators.fsdp_timeline import STATES, Inputs, Query, compute, panel
 from samestep.app.contract.errors import InputError
 from samestep.app.evidence.bags import Json

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from pydantic import ValidationError
+
 from samestep.app.calculators.gradient_scaling import Inputs, Query, compute, panel
 from samestep.app.contract.errors import InputError
 

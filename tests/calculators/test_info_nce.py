@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from pydantic import ValidationError
+
 from samestep.app.calculators import info_nce
 from samestep.app.contract.errors import InputError
 

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
+from torch.nn import functional
+
 from samestep.app.calculators import info_nce
 from samestep.app.calculators.info_nce import softmax
-from torch.nn import functional
 
 Tensor = torch.Tensor
 Body = dict[str, Any]

@@ -9,11 +9,12 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from pydantic import ValidationError
+from torch.nn.functional import cross_entropy
+
 from samestep.app.calculators.label_count import MAX_ROWS, Inputs, Query, compute, panel, present
 from samestep.app.calculators.label_count.label_rules import RULES
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.limits import MAX_LISTED_CELLS
-from torch.nn.functional import cross_entropy
 
 Body = dict[str, Any]
 VOCABULARY, EOS, PAD, IGNORED = 7, 5, 6, -100

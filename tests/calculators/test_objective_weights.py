@@ -10,9 +10,10 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from pydantic import ValidationError
+from starlette.testclient import TestClient
+
 from samestep.app.calculators.objective_weights import SCHEMES, Inputs, Query, SchemeName, compute, panel, present
 from samestep.app.contract.errors import InputError
-from starlette.testclient import TestClient
 
 Answer = dict[str, Any]
 Lengths = list[list[list[int]]]

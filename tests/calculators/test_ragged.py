@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import example, given, strategies as st
+
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.numbers import as_float, exact, extended, whole
 from samestep.app.contract.rows import extended_rows_of, rows_of, write_rows

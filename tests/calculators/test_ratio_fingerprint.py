@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 from pydantic import ValidationError
+from starlette.testclient import TestClient
+
 from samestep.app.calculators.ratio_fingerprint import Inputs, Query, compute, panel
 from samestep.app.contract.errors import InputError
-from starlette.testclient import TestClient
 
 Body = dict[str, Any]
 Vector = list[float]

@@ -12,12 +12,13 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from pydantic import ValidationError
+from starlette.testclient import TestClient
+from torch.distributed.algorithms._comm_hooks.default_hooks import DefaultState
+
 from samestep.app.calculators.reduction_precision import Inputs, Query, compute, panel
 from samestep.app.calculators.reduction_precision.float_formats import FORMATS, FormatName
 from samestep.app.calculators.reduction_precision.low_precision_sum import added, divided
 from samestep.app.contract.errors import InputError
-from starlette.testclient import TestClient
-from torch.distributed.algorithms._comm_hooks.default_hooks import DefaultState
 
 Answer = dict[str, Any]
 

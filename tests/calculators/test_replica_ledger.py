@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
+
 from samestep.app.calculators import replica_ledger
 from samestep.app.calculators.replica_ledger.weighting import alike, weights
 from samestep.app.contract.errors import InputError

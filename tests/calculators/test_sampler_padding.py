@@ -10,11 +10,12 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from pydantic import ValidationError
+from torch.utils.data import BatchSampler, DistributedSampler
+
 from samestep.app.calculators.sampler_padding import Inputs, Query, compute, panel, present
 from samestep.app.calculators.sampler_padding.distributed_sampler import order
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.limits import MAX_EXACT_CELLS, MAX_LISTED_CELLS
-from torch.utils.data import BatchSampler, DistributedSampler
 
 CASES = json.loads((Path(__file__).parents[1] / "cases.json").read_text(encoding="utf-8"))["cases"]
 SAMPLER_CASES = [case for case in CASES if case["kind"] == "sampler"]

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 from pydantic import ValidationError
+from starlette.testclient import TestClient
+from torch.utils.data import BatchSampler, DistributedSampler
+
 from samestep.app.calculators.token_budget import Inputs, Query, compute, panel
 from samestep.app.calculators.token_budget.packing import first_fit
 from samestep.app.contract.errors import InputError
-from starlette.testclient import TestClient
-from torch.utils.data import BatchSampler, DistributedSampler
 
 Answer = dict[str, Any]
 IGNORED = -100

@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from torch.nn import functional
+
 from samestep.experiments.conformance.adapter import Contrastive
 from samestep.experiments.conformance.frameworks import FRAMEWORKS
 from samestep.experiments.conformance.frameworks.contrastive_pairs import (
@@ -14,7 +16,6 @@ from samestep.experiments.conformance.frameworks.contrastive_pairs import (
 )
 from samestep.experiments.conformance.pairs import Report, measure
 from samestep.experiments.conformance.scenarios import SCENARIOS
-from torch.nn import functional
 
 PAIRS = Pairs(SCENARIOS["pairs"])
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from samestep.experiments.conformance import lab
 from samestep.experiments.conformance.faults import FAULTS, Fault
 from samestep.experiments.conformance.frameworks import FRAMEWORKS

@@ -11,6 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
 from samestep.app.evidence import bags
 from samestep.app.evidence.bags import DamagedError, File, Library, UnknownEvidenceError, met, repr_digest
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from samestep.app.evidence.bags import ConformanceRow, Library, Result
-from samestep.app.evidence.conformance import Matrix, as_csv, as_json, family, load_texts
 from starlette.testclient import TestClient
 
+from samestep.app.evidence.bags import ConformanceRow, Library, Result
+from samestep.app.evidence.conformance import Matrix, as_csv, as_json, family, load_texts
 from tests.kit import the_book
 
 CONTENT = Path(__file__).parents[2] / "content"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
 from samestep.app.evidence.bags import Library, Result, Row
 from samestep.experiments import corpus
 from samestep.experiments.conformance.frameworks import TIER_0

@@ -7,6 +7,7 @@ from typing import cast
 
 import torch
 import torch.distributed as dist
+
 from samestep.app.evidence.bags import Result
 from samestep.experiments.world import World
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from samestep.experiments.registry import ROOT, experiments
 
 NAME = "audit_walkthrough"

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from samestep.app.evidence.bags import Row
 from samestep.experiments import __main__ as lab, runs
 from samestep.experiments.processes import Step

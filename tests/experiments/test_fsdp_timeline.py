@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from samestep.app.calculators.fsdp_timeline import STATES, Inputs, compute
 from samestep.app.evidence.bags import AGREES, Library, met
 from samestep.app.mathematics.element_size import BYTES

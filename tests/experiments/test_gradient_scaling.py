@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+
 from samestep.experiments import calculated
 
 CASES = [(replicas, count) for replicas in (2, 3) for count in (1, 2, 3, 4)]

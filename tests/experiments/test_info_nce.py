@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+
 from samestep.experiments import calculated
 
 WRONG = ("remote-detached", "own-slice", "single-pair", "every-slice-detached", "whole-loss-remote-detached")

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from samestep.experiments.processes import Job, Limits, RunFailedError, Step, launch, workplace
 from samestep.experiments.registry import ROOT
 

@@ -13,6 +13,7 @@ from typing import cast
 
 import bagit
 import pytest
+
 from samestep.app.evidence.bags import Library, Result, Row
 from samestep.experiments import publish
 from samestep.experiments.registry import ROOT, experiments

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+
 from samestep.experiments.tensors import canonical_sha256, describe, largest_difference, load, raw_sha256, save
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+
 from samestep.experiments import tiny_transformer as tiny
 
 

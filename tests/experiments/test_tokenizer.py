@@ -4,6 +4,7 @@ import random
 
 import pytest
 from hypothesis import given, strategies as st
+
 from samestep.experiments import tokenizer
 from samestep.experiments.tokenizer import FIRST_BYTE, FIRST_MERGE, MERGES, SPECIALS, Tokenizer, train
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
 from samestep.experiments.registry import ROOT
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]

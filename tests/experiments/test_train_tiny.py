@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from samestep.app.evidence.bags import Library
 from samestep.experiments import corpus
 from samestep.experiments.registry import ROOT

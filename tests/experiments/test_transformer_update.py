@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from samestep.experiments.tensors import load
 
 RIGHT = ("accumulation-global-count", "ddp-global-count", "ddp-global-count-no-sync")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from samestep.app.evidence.bags import Library, sha256_of
 from samestep.experiments import verify
 from samestep.experiments.publish import write_tags

@@ -4,6 +4,7 @@ import os
 import time
 
 import torch.distributed as dist
+
 from samestep.experiments.conformance.adapter import Coefficients, Setting, process_group
 from samestep.experiments.conformance.scenarios import Scenario
 

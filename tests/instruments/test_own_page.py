@@ -11,13 +11,14 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
+from starlette.testclient import TestClient
+
 from samestep.app.calculators import registry
 from samestep.app.contract.paths import leaves
 from samestep.app.instruments.case_files import KINDS
 from samestep.app.instruments.comparison import compare
 from samestep.app.instruments.own_page import query_of
 from samestep.app.instruments.states import BodyState, body_fields, of_query, read, text_of, value_of, view_of, written
-from starlette.testclient import TestClient
 
 CASE_FILE = (Path(__file__).parents[1] / "cases.json").read_bytes()
 CASES = {case["id"]: case for case in json.loads(CASE_FILE)["cases"]}

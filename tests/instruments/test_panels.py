@@ -11,10 +11,10 @@ from xml.etree.ElementTree import Element
 
 import html5lib
 import pytest
-from samestep.app.book.chapters import LANGUAGES, CalculatorRef, Chapter
-from samestep.app.calculators import registry
 from starlette.testclient import TestClient
 
+from samestep.app.book.chapters import LANGUAGES, CalculatorRef, Chapter
+from samestep.app.calculators import registry
 from tests.kit import the_book
 
 State = dict[str, str]

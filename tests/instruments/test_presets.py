@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
+
 from samestep.app.calculators import registry
 from samestep.app.instruments.answers import get
 from samestep.app.instruments.presets import Preset, load_presets
-
 from tests.instruments.test_start import value_at
 
 CONTENT = Path(__file__).parents[2] / "content"

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from samestep.app.calculators import registry
 from samestep.app.contract.models import Inputs
 from samestep.app.instruments.snippets import MAX_NUMBERS, number, python, snippet

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.testclient import TestClient
+
 from samestep.app.calculators import registry
 from samestep.app.instruments.answers import get
 from samestep.app.instruments.start import Answer, load_guide
-from starlette.testclient import TestClient
-
 from tests.kit import the_book
 
 GUIDE = load_guide(Path(__file__).parents[2] / "content")

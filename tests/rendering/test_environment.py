@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 from jinja2 import DictLoader, Environment, UndefinedError
+
 from samestep.app.calculators import registry
 from samestep.app.instruments.panels import Panels
 from samestep.app.paths import folder

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, settings
+from starlette.testclient import TestClient
+
 from samestep.app.calculators import registry
 from samestep.app.main import create_app
 from samestep.app.web.site import Settings
-from starlette.testclient import TestClient
 
 CASES = json.loads((Path(__file__).parents[1] / "cases.json").read_text())["cases"]
 DOORS = {

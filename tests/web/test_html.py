@@ -10,8 +10,9 @@ from xml.etree.ElementTree import Element
 
 import html5lib
 import pytest
-from samestep.app.calculators import registry
 from starlette.testclient import TestClient
+
+from samestep.app.calculators import registry
 
 BESIDE_THE_LINKS = [
     f"/{lang}/{address}"

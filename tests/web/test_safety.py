@@ -9,12 +9,12 @@ import brotli
 import html5lib
 import pytest
 from httpx2 import Response
+from starlette.testclient import TestClient
+
 from samestep.app.book.chapters import LANGUAGES
 from samestep.app.calculators import registry
 from samestep.app.main import create_app
 from samestep.app.web.site import Settings
-from starlette.testclient import TestClient
-
 from tests.kit import the_book
 
 CALCULATORS = sorted(registry())

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from markdown_it.token import Token
+
 from samestep.app.book.markdown.glossary import Finder
 from samestep.app.book.markdown.pieces import CalculatorRef, CheckedNumber, EvidenceRef, Mistake, Reference
 from samestep.app.calculators import Calculator

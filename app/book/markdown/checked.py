@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from markdown_it.token import Token
+
 from samestep.app.book.markdown.build import Build, DamagedEvidenceError, inline_tokens
 from samestep.app.book.markdown.pieces import CheckedNumber
 from samestep.app.book.markdown.states import state

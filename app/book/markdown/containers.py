@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from markdown_it.rules_core import StateCore
 from markdown_it.token import Token
+
 from samestep.app.book.markdown.build import Build, line_of, raw
 from samestep.app.book.markdown.words import word
 

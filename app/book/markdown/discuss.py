@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from markdown_it.common.utils import escapeHtml
 from markdown_it.token import Token
+
 from samestep.app.book.markdown.build import Build, raw
 from samestep.app.book.markdown.words import word
 

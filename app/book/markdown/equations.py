@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from markdown_it.common.utils import escapeHtml
 from markdown_it.token import Token
+
 from samestep.app.book.markdown.build import Build, inline_tokens, line_of, make_raw
 from samestep.app.book.markdown.math import Formula, FormulaError, convert
 from samestep.app.book.markdown.mathml import equation_id

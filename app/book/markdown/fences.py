@@ -5,6 +5,7 @@ import tomllib
 from collections.abc import Callable, Sequence
 
 from markdown_it.token import Token
+
 from samestep.app.book.markdown.build import Build, line_of, make_raw
 from samestep.app.book.markdown.highlight import UnknownLanguageError, code_block
 from samestep.app.book.markdown.pieces import CalculatorRef, EvidenceRef

@@ -11,6 +11,7 @@ from itertools import groupby
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
+
 from samestep.app.book.markdown.math import FormulaError, convert
 from samestep.app.book.markdown.pieces import Mistake
 from samestep.app.contract.languages import Name

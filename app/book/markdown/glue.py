@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 
 from markdown_it.token import Token
+
 from samestep.app.book.markdown.build import raw
 from samestep.app.book.markdown.cjk import FULL_WIDTH, HAN
 

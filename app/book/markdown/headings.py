@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from markdown_it.common.utils import escapeHtml
 from markdown_it.token import Token
+
 from samestep.app.book.markdown.build import Build, line_of, raw
 
 _ID = re.compile(r"[a-z][a-z0-9_-]*")

@@ -10,6 +10,7 @@ from pygments.lexers import get_lexer_by_name
 from pygments.style import Style
 from pygments.token import STANDARD_TYPES, Comment, Generic, Keyword, Name, Number, Operator, String, _TokenType
 from pygments.util import ClassNotFound
+
 from samestep.app.book.markdown.words import word
 
 _WIDE = 40

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from markdown_it.common.utils import escapeHtml
 from markdown_it.token import Token
+
 from samestep.app.book.markdown.build import Build, inline_tokens, make_raw
 from samestep.app.book.markdown.pieces import Reference
 from samestep.app.book.markdown.words import word

@@ -3,6 +3,7 @@
 import re
 
 from markdown_it.rules_core import StateCore
+
 from samestep.app.book.markdown.build import Build, inline_tokens, line_of
 
 _LEFT_OVER = (

@@ -10,6 +10,7 @@ from functools import lru_cache
 from xml.etree import ElementTree
 
 from math_core import LatexError, LatexToMathML
+
 from samestep.app.book.markdown.mathml import link_rows, mend_accents, names, plain, width
 
 _MACROS = {"substack": r"\begin{subarray}{c}#1\end{subarray}", "mbox": r"\text{#1}", "mathds": r"\mathbb{#1}"}

@@ -16,6 +16,7 @@ from mdit_py_plugins.container import container_plugin
 from mdit_py_plugins.deflist import deflist_plugin
 from mdit_py_plugins.dollarmath import dollarmath_plugin
 from mdit_py_plugins.footnote import footnote_plugin
+
 from samestep.app.book.markdown import cjk, lint
 from samestep.app.book.markdown.build import Build, Context, inline_tokens, line_of
 from samestep.app.book.markdown.checked import checked_numbers

@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 from pydantic import ValidationError
+
 from samestep.app.calculators import Calculator
 from samestep.app.contract.errors import InputError
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from markdown_it.common.utils import escapeHtml
 from markdown_it.rules_block.table import escapedSplit
 from markdown_it.token import Token
+
 from samestep.app.book.markdown.build import Build, line_of, raw
 from samestep.app.book.markdown.words import word
 

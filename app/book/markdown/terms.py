@@ -5,6 +5,7 @@ from itertools import pairwise
 
 from markdown_it.common.utils import escapeHtml
 from markdown_it.token import Token
+
 from samestep.app.book.markdown.build import Build, raw
 from samestep.app.book.markdown.glossary import Finder
 

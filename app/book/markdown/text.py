@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
+
 from samestep.app.book.markdown.build import Build
 from samestep.app.book.markdown.cjk import HAN
 from samestep.app.book.markdown.pieces import Section

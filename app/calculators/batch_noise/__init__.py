@@ -37,6 +37,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, ValidationError, WithJsonSchema
+
 from samestep.app.calculators.batch_noise.length_population import Population, TokenModel
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.fields import NonNegative, Positive, Real, number_schema

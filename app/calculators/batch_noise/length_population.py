@@ -11,6 +11,7 @@ from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
+
 from samestep.app.contract.arrays import Floats
 from samestep.app.mathematics.window import exact_sum
 

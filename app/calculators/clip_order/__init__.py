@@ -22,6 +22,7 @@ from typing import Literal
 
 import numpy as np
 from pydantic import Field
+
 from samestep.app.contract.arrays import Floats, Written, rectangle
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.fields import NonNegative, Positive, RawNumber, RowsText

@@ -32,6 +32,7 @@ from pydantic import (
     WithJsonSchema,
     model_validator,
 )
+
 from samestep.app.calculators.clip_ownership.clip_listing import (
     Row,
     Square,

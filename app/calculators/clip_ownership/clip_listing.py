@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
+
 from samestep.app.calculators.clip_ownership.clip_schemes import Norm, SchemeResult
 from samestep.app.calculators.clip_ownership.gradient_copies import Copies
 from samestep.app.contract.models import Reason, Result

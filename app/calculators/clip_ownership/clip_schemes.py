@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Literal
 
 import numpy as np
+
 from samestep.app.calculators.clip_ownership.clipping import ClippingRule
 from samestep.app.calculators.clip_ownership.gradient_copies import Copies
 from samestep.app.contract.errors import InputError

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
 from samestep.app.contract.errors import InputError
 from samestep.app.mathematics.ragged import Floats
 

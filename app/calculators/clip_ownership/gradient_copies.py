@@ -14,12 +14,13 @@ from typing import Annotated, NotRequired
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, Field, StrictBool, with_config
+from typing_extensions import TypedDict
+
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.fields import RawExtended, RawNumber
 from samestep.app.contract.limits import MAX_CELLS, MAX_LISTED_CELLS
 from samestep.app.contract.numbers import as_float, extended
 from samestep.app.mathematics.ragged import Floats, Path, cut, floats, place
-from typing_extensions import TypedDict
 
 Flags = NDArray[np.bool_]
 Counts = NDArray[np.intp]

@@ -32,6 +32,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+
 from samestep.app.calculators.collectives import traffic
 from samestep.app.calculators.collectives.exchange import (
     REDUCING,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+
 from samestep.app.calculators.collectives.traffic import Op
 from samestep.app.contract.arrays import Floats
 

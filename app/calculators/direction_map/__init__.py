@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Annotated, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
+
 from samestep.app.calculators.direction_map.direction_grid import Direction, Kind, Magnitude, direction_map
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.fields import Real

@@ -33,6 +33,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import BeforeValidator, Field, StrictBool, model_validator
+
 from samestep.app.contract.arrays import Floats, Path, floats, one_list
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.fields import (

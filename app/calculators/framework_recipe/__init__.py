@@ -21,6 +21,7 @@ from fractions import Fraction
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
+
 from samestep.app.calculators.framework_recipe.rules import (
     RULES,
     FrameworkId,

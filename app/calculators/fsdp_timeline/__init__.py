@@ -36,6 +36,7 @@ from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
+
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.limits import MAX_RANKS
 from samestep.app.contract.models import (

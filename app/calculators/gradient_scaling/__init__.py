@@ -22,6 +22,7 @@ from fractions import Fraction
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, WithJsonSchema, model_validator
+
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.limits import MAX_RANKS
 from samestep.app.contract.models import (

@@ -32,6 +32,7 @@ from pydantic import (
     WithJsonSchema,
     model_validator,
 )
+
 from samestep.app.calculators.info_nce.embeddings import Embeddings
 from samestep.app.calculators.info_nce.gather_flows import Outcomes, float_or_inf, outcomes
 from samestep.app.calculators.info_nce.gather_results import (

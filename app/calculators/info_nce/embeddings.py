@@ -11,6 +11,7 @@ from itertools import accumulate
 from typing import Literal
 
 import numpy as np
+
 from samestep.app.calculators.info_nce.softmax import Indices, Ranks
 from samestep.app.calculators.info_nce.unit_vectors import lengths_of, through_unit, units_of
 from samestep.app.calculators.info_nce.vectors import Vectors

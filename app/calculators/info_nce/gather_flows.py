@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import Literal
 
 import numpy as np
+
 from samestep.app.calculators.info_nce.embeddings import Direction, Embeddings
 from samestep.app.calculators.info_nce.gather_schemes import Scheme
 from samestep.app.calculators.info_nce.softmax import Sums, gathered, local

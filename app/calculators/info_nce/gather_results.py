@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pydantic import Field
+
 from samestep.app.calculators.info_nce.sent_gradients import Component, component
 from samestep.app.calculators.info_nce.vectors import Gradients, Vectors
 from samestep.app.contract.models import Result

@@ -17,6 +17,7 @@ from fractions import Fraction
 from typing import Annotated, Literal
 
 from pydantic import Field, PlainSerializer, PlainValidator, WithJsonSchema, model_validator
+
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.fields import number_schema
 from samestep.app.contract.models import Inputs

@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+
 from samestep.app.calculators.info_nce.embeddings import Embeddings
 from samestep.app.calculators.info_nce.gather_flows import Outcomes
 from samestep.app.calculators.info_nce.unit_vectors import lengths_of

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import numpy as np
+
 from samestep.app.calculators.info_nce.embeddings import Embeddings
 from samestep.app.calculators.info_nce.softmax import Block
 from samestep.app.calculators.info_nce.unit_vectors import through_unit

@@ -21,6 +21,7 @@ from itertools import accumulate, groupby
 
 import numpy as np
 import numpy.typing as npt
+
 from samestep.app.mathematics.ragged import Floats
 
 Indices = npt.NDArray[np.intp]

@@ -1,6 +1,7 @@
 """Lengths and directions of vectors, one a row, also where their squares are beyond float64."""
 
 import numpy as np
+
 from samestep.app.mathematics.ragged import Floats
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, overload
 
 import numpy as np
 from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
+
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.fields import number_schema
 from samestep.app.contract.limits import MAX_RANKS

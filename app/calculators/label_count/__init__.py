@@ -19,6 +19,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
+
 from samestep.app.calculators.label_count.label_rows import Floats, Ints, Length, PadTo, Row, Runs, Token, lay_out
 from samestep.app.calculators.label_count.label_rules import RULES, SchemeName, counts, stretches
 from samestep.app.calculators.label_count.label_text import LabelsText, LengthsText, Nested, PromptsText

@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.integers import between, integers, list_schema, schema
 from samestep.app.contract.limits import MAX_CELLS

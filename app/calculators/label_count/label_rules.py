@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Literal
 
 import numpy as np
+
 from samestep.app.calculators.label_count.label_rows import Flags, Ints, Runs
 
 SchemeName = Literal[

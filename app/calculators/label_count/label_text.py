@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Annotated, TypeVar
 
 from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
+
 from samestep.app.calculators.label_count.label_rows import MAX_LENGTH
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.integers import between

@@ -26,6 +26,7 @@ from itertools import product
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field
+
 from samestep.app.calculators.objective_weights.compared_window import ComparedWindow, Counterexample, Tried, tried
 from samestep.app.calculators.objective_weights.sequence_cells import MAX_LENGTH, OptionalSequences, Sequences
 from samestep.app.calculators.objective_weights.sequence_partition import (

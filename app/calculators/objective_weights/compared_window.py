@@ -1,6 +1,7 @@
 """A window of sequences beside other ways to deal them: what is the same in all, and what one of them changes."""
 
 import numpy as np
+
 from samestep.app.calculators.objective_weights.sequence_partition import (
     Cells,
     Name,

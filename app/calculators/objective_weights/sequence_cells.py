@@ -5,6 +5,7 @@ from itertools import chain
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
+
 from samestep.app.calculators.objective_weights.sequence_partition import (
     MAX_SEQUENCES,
     MAX_TOKENS,

@@ -4,6 +4,7 @@ from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
+
 from samestep.app.calculators.objective_weights.sequence_partition import Factors, Ints, Objective, Partition, Placement
 
 

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import BeforeValidator, Field, StrictBool
+
 from samestep.app.calculators.overflow_skip.loss_scaler import Flags, LossScaler, Scales, ScaleText
 from samestep.app.calculators.overflow_skip.scaled_gradients import ScaledGradients
 from samestep.app.contract.errors import InputError

@@ -13,6 +13,7 @@ from typing import Annotated
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
+
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.fields import number_schema
 from samestep.app.contract.limits import MAX_RANKS

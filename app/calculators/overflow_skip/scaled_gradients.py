@@ -13,6 +13,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
 from samestep.app.calculators.overflow_skip.loss_scaler import Flags
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.limits import MAX_CELLS, MAX_LISTED_CELLS

@@ -17,6 +17,7 @@ from typing import Literal
 
 import numpy as np
 from pydantic import ValidationError
+
 from samestep.app.calculators.ratio_fingerprint.fault_evidence import Channel, Numbers, evidence_of
 from samestep.app.calculators.ratio_fingerprint.fault_hypotheses import Evidence, Hypothesis
 from samestep.app.calculators.ratio_fingerprint.fault_ranking import Candidate, Ranking, rank

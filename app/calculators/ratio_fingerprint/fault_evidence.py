@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import TypeVar
 
 import numpy as np
+
 from samestep.app.calculators.ratio_fingerprint.fault_hypotheses import Evidence, distance
 from samestep.app.calculators.ratio_fingerprint.window_faults import Counts, Units, right_values
 from samestep.app.contract.arrays import Floats

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
+
 from samestep.app.calculators.ratio_fingerprint.monomials import (
     ONE,
     OVER_ROOT_OF_P,

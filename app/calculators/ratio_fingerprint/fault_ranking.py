@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
+
 from samestep.app.calculators.ratio_fingerprint.fault_hypotheses import (
     LOSS_TOLERANCE,
     Evidence,

@@ -4,6 +4,7 @@ from fractions import Fraction
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
+
 from samestep.app.calculators.ratio_fingerprint.fault_hypotheses import On
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.fields import NonNegative, OptionalRowsText, Real

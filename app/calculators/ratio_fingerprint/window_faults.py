@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+
 from samestep.app.contract.arrays import Floats
 
 _SAME = 1e-12

@@ -29,6 +29,7 @@ from fractions import Fraction
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
+
 from samestep.app.calculators.reduction_precision.float_formats import FORMATS, FloatFormat, FormatName
 from samestep.app.calculators.reduction_precision.low_precision_sum import (
     ORDERS,

@@ -18,6 +18,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Discriminator, Field, PlainValidator, Tag, WithJsonSchema, model_validator
+
 from samestep.app.calculators.replica_ledger.inputs import Cell, Columns, given_gradients, in_columns, window_of
 from samestep.app.calculators.replica_ledger.judgement import Added, Step, evaluate
 from samestep.app.calculators.replica_ledger.results import CellRow, Result, Row, SchemeName, View, as_float

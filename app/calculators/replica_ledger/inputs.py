@@ -12,13 +12,14 @@ from typing import Annotated, Any, NotRequired
 import numpy as np
 from pydantic import ConfigDict, Field, GetPydanticSchema, WithJsonSchema, with_config
 from pydantic_core import core_schema
+from typing_extensions import TypedDict
+
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.fields import RawNumber, number_schema, raw_number_schema
 from samestep.app.contract.limits import MAX_CELLS, MAX_EXACT_CELLS, MAX_RANKS
 from samestep.app.contract.models import Inputs
 from samestep.app.contract.numbers import exact
 from samestep.app.mathematics.window import Window, total
-from typing_extensions import TypedDict
 
 RawGradient = Annotated[
     int | float | str | list[int | float | str],

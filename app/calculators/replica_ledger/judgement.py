@@ -6,6 +6,7 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
+
 from samestep.app.calculators.replica_ledger.results import Reference, Result, SchemeResult, as_float, as_text, quotient
 from samestep.app.calculators.replica_ledger.weighting import (
     Group,

@@ -6,10 +6,11 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import SkipValidation
+from typing_extensions import TypedDict
+
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.models import Reason, Result as ResultBase, Table
 from samestep.app.contract.numbers import fraction_text
-from typing_extensions import TypedDict
 
 SchemeName = Literal[
     "P_over_N_then_ddp_mean",

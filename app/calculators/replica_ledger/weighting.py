@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, WithJsonSchema
+
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.fields import Real, number_schema
 from samestep.app.contract.models import Inputs, Reason

@@ -21,6 +21,7 @@ from typing import Annotated
 
 import numpy as np
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
+
 from samestep.app.calculators.sampler_padding.distributed_sampler import Indices, deal, order
 from samestep.app.calculators.sampler_padding.sample_means import Mean, Samples
 from samestep.app.contract.errors import InputError

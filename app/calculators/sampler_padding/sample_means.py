@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
 from samestep.app.contract.models import Reason, Result
 from samestep.app.contract.numbers import fraction_text
 

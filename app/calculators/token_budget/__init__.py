@@ -24,6 +24,7 @@ from typing import Annotated, Literal
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, PlainSerializer
+
 from samestep.app.calculators.token_budget.packing import first_fit
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.fields import Flag

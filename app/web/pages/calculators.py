@@ -3,6 +3,11 @@
 from concurrent.futures.process import BrokenProcessPool
 from urllib.parse import parse_qsl, urlencode
 
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
 from samestep.app.calculators import Calculator, registry
 from samestep.app.contract.errors import RefusedError
 from samestep.app.contract.languages import Lang
@@ -16,10 +21,6 @@ from samestep.app.web.offload import Offload
 from samestep.app.web.pages.chapters import Pages, off_loop
 from samestep.app.web.ready import matches
 from samestep.app.web.site import Site
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
-from starlette.routing import Route
 
 _UNKEPT = {"cache-control": "no-store"}
 _LARGE_FORM = 256 * 1024

@@ -6,6 +6,13 @@ from urllib.parse import parse_qsl, quote
 
 import brotli
 from markupsafe import Markup
+from starlette.concurrency import run_in_threadpool
+from starlette.convertors import Convertor, register_url_convertor
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
 from samestep.app.book.chapters import CalculatorRef, Chapter, EvidenceRef
 from samestep.app.calculators import registry
 from samestep.app.contract.errors import FieldError, given_twice
@@ -15,12 +22,6 @@ from samestep.app.evidence.exhibits import exhibit_of, origin
 from samestep.app.instruments.panels import Panel, default_texts
 from samestep.app.web.ready import takes_brotli
 from samestep.app.web.site import Site
-from starlette.concurrency import run_in_threadpool
-from starlette.convertors import Convertor, register_url_convertor
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
-from starlette.routing import Route
 
 _T = TypeVar("_T")
 

@@ -4,15 +4,16 @@ from typing import Any, cast
 from urllib.parse import urlencode
 
 from markupsafe import Markup, escape
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
 from samestep.app.evidence import conformance
 from samestep.app.evidence.conformance import Line, Matrix, Texts
 from samestep.app.paths import folder
 from samestep.app.web.pages.chapters import Pages
 from samestep.app.web.site import Site
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 
 _FILTERS = ("framework", "verdict", "scenario")
 

@@ -1,13 +1,14 @@
 """Published evidence as files: every file of a bag with its digest, and the whole bag as a zip."""
 
-from samestep.app.evidence.bags import DamagedError, Library, UnknownEvidenceError, repr_digest
-from samestep.app.paths import cache_folder
-from samestep.app.web.ready import matches
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
+
+from samestep.app.evidence.bags import DamagedError, Library, UnknownEvidenceError, repr_digest
+from samestep.app.paths import cache_folder
+from samestep.app.web.ready import matches
 
 
 def evidence_routes(library: Library) -> list[Route]:

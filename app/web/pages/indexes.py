@@ -4,6 +4,12 @@ import re
 from typing import cast
 
 from markupsafe import Markup
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
 from samestep.app.book import feeds, glossary, sources
 from samestep.app.book.book_page import Binding
 from samestep.app.book.chapters import Book, Chapter
@@ -14,11 +20,6 @@ from samestep.app.instruments.start import load_guide
 from samestep.app.paths import folder
 from samestep.app.web.pages.chapters import AsIs, Pages
 from samestep.app.web.site import Site
-from starlette.concurrency import run_in_threadpool
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 
 _HOST = re.compile(r"[A-Za-z0-9.-]+(:\d+)?|\[[0-9A-Fa-f:.]+\](:\d+)?")
 _UTF8 = "; charset=utf-8"

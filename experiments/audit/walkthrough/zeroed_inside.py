@@ -3,10 +3,11 @@
 from typing import Any
 
 import torch
-from samestep.experiments.audit.walkthrough.global_count import build, data
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
+
+from samestep.experiments.audit.walkthrough.global_count import build, data
 
 __all__ = ["build", "data", "step"]
 

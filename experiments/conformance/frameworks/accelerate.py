@@ -6,6 +6,7 @@ from itertools import islice
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
+
 from samestep.experiments.conformance.adapter import Measurement, Setting, process_group
 from samestep.experiments.conformance.frameworks.bigram_training import (
     MAX_NORM,

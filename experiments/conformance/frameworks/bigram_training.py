@@ -6,13 +6,14 @@ from typing import NamedTuple, cast
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
+from torch.nn import functional
+from torch.utils.data import DataLoader, Dataset
+
 from samestep.experiments.conformance.adapter import Clipping, Coefficients, StateChange
 from samestep.experiments.conformance.classifier import coefficients
 from samestep.experiments.conformance.reader import Bigram, Tokens, proportion
 from samestep.experiments.conformance.scenarios import Scenario
-from torch import Tensor
-from torch.nn import functional
-from torch.utils.data import DataLoader, Dataset
 
 MAX_NORM = 0.05
 """Of scenario `clip`: well below the norm that every objective's gradient has there."""

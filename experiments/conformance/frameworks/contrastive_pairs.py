@@ -8,12 +8,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
-from samestep.experiments.conformance.adapter import Contrastive, Proportion, process_group
-from samestep.experiments.conformance.reader import proportion
-from samestep.experiments.conformance.scenarios import Scenario
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
+
+from samestep.experiments.conformance.adapter import Contrastive, Proportion, process_group
+from samestep.experiments.conformance.reader import proportion
+from samestep.experiments.conformance.scenarios import Scenario
 
 WIDTH = 8
 LOG_SCALE = math.log(1 / 0.07)

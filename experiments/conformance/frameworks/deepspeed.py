@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
+
 from samestep.experiments.conformance.adapter import Measurement, Setting, process_group
 from samestep.experiments.conformance.frameworks.bigram_training import (
     MAX_NORM,
@@ -26,7 +28,6 @@ from samestep.experiments.conformance.frameworks.bigram_training import (
 )
 from samestep.experiments.conformance.reader import Bigram, Tokens
 from samestep.experiments.conformance.scenarios import Scenario
-from torch import Tensor
 
 MEAN = {
     "A": "microbatch_equal",

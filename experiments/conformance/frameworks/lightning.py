@@ -8,6 +8,8 @@ from lightning import Fabric, LightningModule, Trainer
 from lightning.fabric.strategies import DDPStrategy as FabricDDP
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities import grad_norm
+from torch import Tensor
+
 from samestep.experiments.conformance.adapter import Measurement, Setting, process_group
 from samestep.experiments.conformance.frameworks.bigram_training import (
     MAX_NORM,
@@ -23,7 +25,6 @@ from samestep.experiments.conformance.frameworks.bigram_training import (
 )
 from samestep.experiments.conformance.reader import Bigram
 from samestep.experiments.conformance.scenarios import Scenario
-from torch import Tensor
 
 MEAN = {
     "A": "microbatch_equal",

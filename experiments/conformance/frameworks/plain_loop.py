@@ -11,11 +11,12 @@ from typing import Literal
 
 import torch
 import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional
+
 from samestep.experiments.conformance.adapter import Clipping, Coefficients, Measurement, StateChange
 from samestep.experiments.conformance.reader import IGNORED, Bigram, Tokens, relative
 from samestep.experiments.conformance.scenarios import Scenario
-from torch import Tensor, nn
-from torch.nn import functional
 
 Loss = Literal["local_mean", "scaled_sum", "sum_over_total"]
 MAX_NORM = 0.05

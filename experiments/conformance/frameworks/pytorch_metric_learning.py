@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from pytorch_metric_learning.losses import ContrastiveLoss, NTXentLoss, TripletMarginLoss
 from pytorch_metric_learning.utils.distributed import DistributedLossWrapper
+from torch import Tensor
+
 from samestep.experiments.conformance.adapter import Contrastive, Setting
 from samestep.experiments.conformance.frameworks import contrastive_pairs
 from samestep.experiments.conformance.scenarios import Scenario
-from torch import Tensor
 
 LOSSES: dict[str, Any] = {"ntxent": NTXentLoss, "triplet": TripletMarginLoss, "contrastive": ContrastiveLoss}
 EFFICIENT = "_efficient"

@@ -4,16 +4,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from samestep.app.evidence.bags import Text
-from samestep.experiments.conformance.adapter import Contrastive, Setting
-from samestep.experiments.conformance.frameworks import contrastive_pairs, tiny_bert
-from samestep.experiments.conformance.frameworks.tiny_bert import SCALE
-from samestep.experiments.conformance.scenarios import Scenario
 from sentence_transformers.sentence_transformer.losses import (
     MultipleNegativesRankingLoss,
     MultipleNegativesSymmetricRankingLoss,
 )
 from torch import Tensor, nn
+
+from samestep.app.evidence.bags import Text
+from samestep.experiments.conformance.adapter import Contrastive, Setting
+from samestep.experiments.conformance.frameworks import contrastive_pairs, tiny_bert
+from samestep.experiments.conformance.frameworks.tiny_bert import SCALE
+from samestep.experiments.conformance.scenarios import Scenario
 
 DIRECTIONS = ("query_to_doc", "query_to_query", "doc_to_query", "doc_to_doc")
 LOSSES: dict[str, tuple[Callable[..., Any], Callable[[Tensor, Tensor, float], Tensor]]] = {

@@ -11,9 +11,6 @@ import torch
 import torch.distributed as dist
 from datasets import Dataset
 from safetensors.torch import save_file
-from samestep.experiments.conformance.adapter import Contrastive, process_group
-from samestep.experiments.conformance.frameworks import contrastive_pairs, tiny_llama
-from samestep.experiments.conformance.scenarios import Scenario
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from sentence_transformers.sentence_transformer.losses import (
     CachedMultipleNegativesRankingLoss,
@@ -26,6 +23,10 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import Tensor
 from torch.nn import functional
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+from samestep.experiments.conformance.adapter import Contrastive, process_group
+from samestep.experiments.conformance.frameworks import contrastive_pairs, tiny_llama
+from samestep.experiments.conformance.scenarios import Scenario
 
 FOLDER = "tiny-bert"
 SPECIAL = ("[PAD]", "[UNK]")

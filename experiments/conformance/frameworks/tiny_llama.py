@@ -9,14 +9,15 @@ from typing import Any
 
 import torch
 from accelerate.state import AcceleratorState, GradientState
-from samestep.experiments.conformance.adapter import Clipping, Coefficients, Measurement
-from samestep.experiments.conformance.frameworks.bigram_training import State, clipping, state, state_change
-from samestep.experiments.conformance.reader import IGNORED, by_cell, tomography
-from samestep.experiments.conformance.scenarios import Scenario
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import SequentialSampler
 from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback
+
+from samestep.experiments.conformance.adapter import Clipping, Coefficients, Measurement
+from samestep.experiments.conformance.frameworks.bigram_training import State, clipping, state, state_change
+from samestep.experiments.conformance.reader import IGNORED, by_cell, tomography
+from samestep.experiments.conformance.scenarios import Scenario
 
 VOCABULARY = 64
 WIDTH = 12

@@ -5,15 +5,16 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.distributed.algorithms.join import Join
+from torch.nn.parallel import DistributedDataParallel
+
 from samestep.experiments.conformance.adapter import Coefficients, Measurement, Setting, process_group
 from samestep.experiments.conformance.frameworks import plain_loop
 from samestep.experiments.conformance.frameworks.plain_loop import Loss, Wrapped
 from samestep.experiments.conformance.reader import Bigram, Tokens
 from samestep.experiments.conformance.scenarios import Scenario
-from torch import Tensor, nn
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
-from torch.distributed.algorithms.join import Join
-from torch.nn.parallel import DistributedDataParallel
 
 MEAN = dict.fromkeys("ABCE", "microbatch_equal")
 GLOBAL = dict.fromkeys("ABCDE", "global_token_mean")

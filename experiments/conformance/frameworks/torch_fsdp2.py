@@ -4,15 +4,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+
 from samestep.experiments.conformance.adapter import Measurement, Setting, process_group
 from samestep.experiments.conformance.frameworks import plain_loop
 from samestep.experiments.conformance.frameworks.plain_loop import Clip, Wrapped
 from samestep.experiments.conformance.reader import Bigram
 from samestep.experiments.conformance.scenarios import Scenario
-from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
 
 MEAN = dict.fromkeys("ABCE", "microbatch_equal")
 SETTINGS = (

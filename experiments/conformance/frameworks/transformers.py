@@ -4,12 +4,13 @@ from importlib.util import find_spec
 from typing import Any
 
 from accelerate.state import DistributedType, PartialState
+from torch import Tensor
+from transformers import LlamaForCausalLM, Trainer, TrainingArguments
+
 from samestep.experiments.conformance.adapter import Expected, Measurement, Setting, process_group
 from samestep.experiments.conformance.frameworks import deepspeed, tiny_llama
 from samestep.experiments.conformance.frameworks.bigram_training import mean, summed
 from samestep.experiments.conformance.scenarios import Scenario
-from torch import Tensor
-from transformers import LlamaForCausalLM, Trainer, TrainingArguments
 
 DEEPSPEED_TOLERANCE = 1e-5
 """Its master weights are float32, and so is the update."""

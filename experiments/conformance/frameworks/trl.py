@@ -3,14 +3,15 @@
 from typing import Any
 
 from datasets import Dataset
-from samestep.experiments.conformance.adapter import Measurement, Setting, process_group
-from samestep.experiments.conformance.frameworks import tiny_llama
-from samestep.experiments.conformance.reader import IGNORED
-from samestep.experiments.conformance.scenarios import Scenario
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
 from trl import SFTConfig, SFTTrainer
+
+from samestep.experiments.conformance.adapter import Measurement, Setting, process_group
+from samestep.experiments.conformance.frameworks import tiny_llama
+from samestep.experiments.conformance.reader import IGNORED
+from samestep.experiments.conformance.scenarios import Scenario
 
 SETTINGS = (
     Setting(

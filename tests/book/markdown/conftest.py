@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from samestep.app.book.markdown.build import Context, DamagedEvidenceError
 from samestep.app.book.markdown.parser import compile_markdown
 from samestep.app.book.markdown.pieces import Document

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+
 from samestep.app.book.markdown.highlight import Dark, Light, stylesheet
 from samestep.app.book.markdown.pieces import CalculatorRef, Document, EvidenceRef, Reference
 

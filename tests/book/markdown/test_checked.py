@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+
 from samestep.app.book.markdown.checked import UnconfirmedError, compare
 from samestep.app.book.markdown.pieces import Document
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 
 import pytest
+
 from samestep.app.book.markdown.math import FormulaError, convert
 from samestep.app.book.markdown.pieces import Document
 

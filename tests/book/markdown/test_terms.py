@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from samestep.app.book.markdown.glossary import Finder, Glossary, lost_sections, mistakes_of
 from samestep.app.book.markdown.pieces import Document
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+
 from samestep.experiments.audit import audit_many
 from samestep.experiments.audit.plans import Plan
 from samestep.experiments.audit.report import PlanReport

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from samestep.experiments.__main__ import main
 from samestep.experiments.audit import Report, command
 from samestep.experiments.audit.failure import Failure

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from samestep.experiments.audit import compare
 from samestep.experiments.audit.trace import Trace
 from samestep.experiments.audit.vectors import Vectors

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from samestep.experiments.audit import Report, audit_many
 
 FILES = Path(__file__).parent / "files"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
 from samestep.experiments.audit import Report, audit_many
 
 FILES = Path(__file__).parent / "files"

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from samestep.experiments.audit import norms
 from samestep.experiments.audit.vectors import Vectors
 

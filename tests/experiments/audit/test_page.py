@@ -12,6 +12,8 @@ from xml.etree.ElementTree import Element
 
 import html5lib
 import pytest
+from starlette.testclient import TestClient
+
 from samestep.app.contract.paths import leaves
 from samestep.experiments.audit import Report, Settings, audit_many, plans
 from samestep.experiments.audit.causes import CAUSES
@@ -21,7 +23,6 @@ from samestep.experiments.audit.page import WIKI, command, page, write
 from samestep.experiments.audit.printing import Language
 from samestep.experiments.audit.report import as_json, failed
 from samestep.experiments.registry import ROOT
-from starlette.testclient import TestClient
 
 RIGHT, WRONG, CROSS, NORM = "global_count", "rank_means", "contrastive_detached", "clip_before_reduction"
 WALKTHROUGH = ROOT / "experiments" / "audit" / "walkthrough"

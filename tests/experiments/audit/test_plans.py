@@ -1,6 +1,7 @@
 """How samples are dealt out to ranks and microbatches."""
 
 import pytest
+
 from samestep.experiments.audit import plans
 
 

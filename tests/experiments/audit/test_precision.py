@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+
 from samestep.experiments.audit import parameters, precision
 from samestep.experiments.audit.vectors import Vectors
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from samestep.experiments.audit import reader
 from samestep.experiments.audit.context import Context, ContextError
 from samestep.experiments.audit.failure import ReaderError

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from samestep.experiments.audit import reweighting
 from samestep.experiments.audit.reweighting import Span
 from samestep.experiments.audit.vectors import Array, Vectors

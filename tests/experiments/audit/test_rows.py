@@ -1,6 +1,7 @@
 """Samples are recognised by content, however they were sliced."""
 
 import torch
+
 from samestep.experiments.audit.rows import Rows
 
 DATA = {"x": torch.arange(12, dtype=torch.float64).reshape(4, 3), "label": torch.tensor([0, 1, 1, 2])}

@@ -1,6 +1,7 @@
 """The names of factors."""
 
 import pytest
+
 from samestep.experiments.audit import scales
 
 

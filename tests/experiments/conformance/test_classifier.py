@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 import pytest
+
 from samestep.experiments.conformance.classifier import Finding, classify, coefficients, listing, resolve
 from samestep.experiments.conformance.scenarios import SCENARIOS
 

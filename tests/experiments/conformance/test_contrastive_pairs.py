@@ -5,6 +5,9 @@ from collections.abc import Sequence
 
 import pytest
 import torch
+from torch import Tensor
+from torch.nn import functional
+
 from samestep.experiments.conformance.frameworks.contrastive_pairs import (
     Loss,
     Pairs,
@@ -17,8 +20,6 @@ from samestep.experiments.conformance.frameworks.contrastive_pairs import (
     symmetric,
 )
 from samestep.experiments.conformance.scenarios import SCENARIOS
-from torch import Tensor
-from torch.nn import functional
 
 SCALE = 3.0
 PAIRS = Pairs(SCENARIOS["pairs"])

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from samestep.experiments.conformance import lab as conformance, releases
 from samestep.experiments.conformance.frameworks import FRAMEWORKS, TIER_0, Framework
 

@@ -4,6 +4,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from samestep.experiments.conformance import lab
 from samestep.experiments.conformance.frameworks import Framework
 from samestep.experiments.conformance.pairs import Report, measure

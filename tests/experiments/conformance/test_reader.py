@@ -4,9 +4,10 @@ import math
 
 import pytest
 import torch
-from samestep.experiments.conformance.reader import IGNORED, Bigram, Tokens, by_cell, proportion, relative, tomography
 from torch import Tensor, nn
 from torch.nn import functional
+
+from samestep.experiments.conformance.reader import IGNORED, Bigram, Tokens, by_cell, proportion, relative, tomography
 
 COUNTS = ((2, 3), (0, 1))
 WEIGHTS = [[[0.25, -1.5], [0.0, 3.0, 1 / 3]], [[], [0.125]]]

@@ -3,6 +3,7 @@
 from typing import Any, cast
 
 import pytest
+
 from samestep.app.evidence.bags import Result
 from samestep.experiments.verify import Comparison, in_common
 

@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import pytest
+
 from samestep.experiments.conformance import verdicts
 from samestep.experiments.conformance.scenarios import SCENARIOS
 from samestep.experiments.conformance.verdicts import Judged, Seen

@@ -23,6 +23,8 @@ import html5lib
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import sync_playwright
+from starlette.testclient import TestClient
+
 from samestep.app.book.chapters import EvidenceRef, load_book
 from samestep.app.evidence.bags import AGREES, DIFFERS, SCHEMA, Library, met, repr_digest
 from samestep.app.evidence.exhibits import SUMMARY, Exhibit, measured
@@ -30,7 +32,6 @@ from samestep.app.main import create_app
 from samestep.app.rendering import scales
 from samestep.app.web.site import Settings, Site
 from samestep.experiments.publish import write_tags
-from starlette.testclient import TestClient
 
 ROOT = Path(__file__).parents[3]
 LANGS = ("zh", "en")

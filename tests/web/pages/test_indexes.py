@@ -11,6 +11,8 @@ from xml.etree.ElementTree import Element
 
 import html5lib
 import pytest
+from starlette.testclient import TestClient
+
 from samestep.app.book import feeds
 from samestep.app.book.book_page import Binding
 from samestep.app.book.chapters import LANGUAGES, Chapter, Source, load_book
@@ -18,8 +20,6 @@ from samestep.app.book.sources import works
 from samestep.app.calculators import registry
 from samestep.app.main import create_app
 from samestep.app.settings import Settings, SettingsError
-from starlette.testclient import TestClient
-
 from tests.kit import the_book
 
 BOOK = the_book()

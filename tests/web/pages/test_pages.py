@@ -10,14 +10,14 @@ from xml.etree.ElementTree import Element
 
 import html5lib
 import pytest
+from starlette.testclient import TestClient
+
 from samestep.app.book.chapters import LANGUAGES, Chapter, load_book
 from samestep.app.calculators import registry
 from samestep.app.evidence.bags import Library
 from samestep.app.main import create_app
 from samestep.app.paths import folder
 from samestep.app.web.site import Settings
-from starlette.testclient import TestClient
-
 from tests.kit import the_book
 
 BOOK = the_book()
