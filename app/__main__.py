@@ -10,7 +10,7 @@ from dataclasses import replace
 import uvicorn
 from uvicorn.supervisors import ChangeReload, Multiprocess
 
-from samestep.app.book.chapters import BookError
+from samestep.app.book.markdown.pieces import BookError
 from samestep.app.main import create_app
 from samestep.app.settings import Settings, SettingsError
 

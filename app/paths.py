@@ -1,9 +1,10 @@
 """Where files are: content, static files and templates, and what this machine keeps between two starts."""
 
 import os
-import sys
 from pathlib import Path
 from typing import Literal
+
+from platformdirs import user_cache_path
 
 import samestep
 
@@ -13,13 +14,13 @@ IMPORTED_FROM = Path(samestep.__file__).parents[1]
 
 
 def folder(name: Literal["content", "static", "templates"]) -> Path:
-    """The folder of that name: inside `app` in an installed wheel, beside it in a checkout.
+    """The folder of that name: beside `app`, in a checkout and in an installed wheel.
 
     Raises FileNotFoundError, with what to do, when the installation is incomplete.
     """
-    for place in (APP / name, APP.parent / name):
-        if place.is_dir():
-            return place
+    place = APP.parent / name
+    if place.is_dir():
+        return place
     raise FileNotFoundError(
         f"the folder “{name}” is missing beside {APP}: install samestep again, or run from a checkout"
     )
@@ -30,11 +31,5 @@ def cache_folder() -> Path:
 
     `SAMESTEP_CACHE_DIR` overrides the place where the operating system keeps a user's caches.
     """
-    if chosen := os.environ.get("SAMESTEP_CACHE_DIR"):
-        return Path(chosen)
-    home = Path.home()
-    if sys.platform == "darwin":
-        return home / "Library" / "Caches" / "samestep"
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "samestep" / "Cache"
-    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "samestep"
+    chosen = os.environ.get("SAMESTEP_CACHE_DIR")
+    return Path(chosen) if chosen else user_cache_path("samestep", appauthor=False)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from samestep.app.book.chapters import LANGUAGES
 from samestep.app.calculators import registry
+from samestep.app.contract.languages import LANGUAGES
 from tests.kit import the_book
 
 ROOT = Path(__file__).parents[1]

@@ -16,40 +16,15 @@ from pathlib import Path
 from samestep.app.book.catalogue import Catalogue
 from samestep.app.book.chapter import Chapter, Part, Planned, SearchSection, Tag, search_sections
 from samestep.app.book.compiled import Compiled
-from samestep.app.book.head import Source
 from samestep.app.book.loading import load
 from samestep.app.book.markdown.pieces import (
     BookError,
-    CalculatorRef,
-    CheckedNumber,
-    EvidenceRef,
     Mistake,
-    Piece,
-    Section,
 )
 from samestep.app.book.parity import differences
 from samestep.app.calculators import Calculator, registry
 from samestep.app.contract.languages import LANGUAGES
 from samestep.app.paths import folder
-
-__all__ = [
-    "LANGUAGES",
-    "Book",
-    "BookError",
-    "CalculatorRef",
-    "Chapter",
-    "CheckedNumber",
-    "EvidenceRef",
-    "Mistake",
-    "Part",
-    "Piece",
-    "Planned",
-    "SearchSection",
-    "Section",
-    "Source",
-    "Tag",
-    "load_book",
-]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,9 @@ from datetime import UTC, date, datetime
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
-from samestep.app.book.chapters import LANGUAGES, Book, Chapter
+from samestep.app.book.chapter import Chapter
+from samestep.app.book.chapters import Book
+from samestep.app.contract.languages import LANGUAGES
 
 Absolute = Callable[[str], str]
 

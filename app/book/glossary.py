@@ -5,9 +5,11 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from samestep.app.book.chapters import Book, Chapter, Section
+from samestep.app.book.chapter import Chapter
+from samestep.app.book.chapters import Book
 from samestep.app.book.markdown.glossary import Term
 from samestep.app.book.markdown.math import convert
+from samestep.app.book.markdown.pieces import Section
 
 
 @dataclass(frozen=True)

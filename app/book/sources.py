@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from samestep.app.book.chapters import Chapter, Source
+from samestep.app.book.chapter import Chapter
+from samestep.app.book.head import Source
 
 
 @dataclass(frozen=True)

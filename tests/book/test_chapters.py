@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from samestep.app.book.chapters import Book, BookError, Chapter, Planned, load_book
+from samestep.app.book.chapter import Chapter, Planned
+from samestep.app.book.chapters import Book, load_book
+from samestep.app.book.markdown.pieces import BookError
 from samestep.app.calculators import Calculator
 from samestep.app.contract.fields import Real
 from samestep.app.contract.models import Inputs, Query, Result

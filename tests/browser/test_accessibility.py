@@ -7,7 +7,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, ViewportSize
 
-from samestep.app.book.chapters import LANGUAGES
+from samestep.app.contract.languages import LANGUAGES
 from tests.kit import the_book
 
 BOOK = the_book()

@@ -13,8 +13,10 @@ import html5lib
 import pytest
 from starlette.testclient import TestClient
 
-from samestep.app.book.chapters import LANGUAGES, CalculatorRef, Chapter
+from samestep.app.book.chapter import Chapter
+from samestep.app.book.markdown.pieces import CalculatorRef
 from samestep.app.calculators import registry
+from samestep.app.contract.languages import LANGUAGES
 from tests.kit import the_book
 
 State = dict[str, str]

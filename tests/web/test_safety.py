@@ -11,8 +11,8 @@ import pytest
 from httpx2 import Response
 from starlette.testclient import TestClient
 
-from samestep.app.book.chapters import LANGUAGES
 from samestep.app.calculators import registry
+from samestep.app.contract.languages import LANGUAGES
 from samestep.app.main import create_app
 from samestep.app.web.site import Settings
 from tests.kit import the_book

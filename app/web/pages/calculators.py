@@ -14,40 +14,61 @@ from samestep.app.contract.languages import Lang
 from samestep.app.instruments.bench import general_query
 from samestep.app.instruments.case_files import saved
 from samestep.app.instruments.own_page import Shown, shown, submitted
+from samestep.app.instruments.panels import default_texts
 from samestep.app.instruments.presets import load_presets
 from samestep.app.paths import folder
 from samestep.app.web.endpoints import read_body, state_tag
 from samestep.app.web.offload import Offload
-from samestep.app.web.pages.chapters import Pages, off_loop
+from samestep.app.web.pages.layout import Layout, off_loop
 from samestep.app.web.ready import matches
-from samestep.app.web.site import Site
 
 _UNKEPT = {"cache-control": "no-store"}
 _LARGE_FORM = 256 * 1024
 """Above so many bytes a form goes to the worker; a file of a few thousand cells is read sooner here."""
 
 
-def calculator_routes(site: Site, offload: Offload) -> list[Route]:
-    """The routes of every calculator's own page."""
-    pages = CalculatorPages(site, offload)
-    both = ["GET", "POST"]
-    return [
-        Route("/{lang:lang}/calculators/{name}", pages.calculator, methods=both),
-        Route("/{lang:lang}/calculators/{name}/result", pages.result, methods=both),
-        Route("/{lang:lang}/calculators/{name}/more", pages.more, methods=both),
-        Route("/{lang:lang}/calculators/{name}/case", pages.case, methods=both),
-    ]
-
-
-class CalculatorPages(Pages):
+class CalculatorPages:
     """The handlers; large forms are read and computed by the worker."""
 
-    def __init__(self, site: Site, offload: Offload) -> None:
-        super().__init__(site)
+    def __init__(self, layout: Layout, offload: Offload) -> None:
+        self._layout = layout
+        self._site = layout.site
         self._offload = offload
 
+    def routes(self) -> list[Route]:
+        both = ["GET", "POST"]
+        return [
+            Route("/{lang:lang}/calculators", self.calculators),
+            Route("/{lang:lang}/calculators/{name}", self.calculator, methods=both),
+            Route("/{lang:lang}/calculators/{name}/result", self.result, methods=both),
+            Route("/{lang:lang}/calculators/{name}/more", self.more, methods=both),
+            Route("/{lang:lang}/calculators/{name}/case", self.case, methods=both),
+            Route("/{lang:lang}/api", self.api),
+        ]
+
+    async def calculators(self, request: Request) -> Response:
+        """All of them, each with its title and what it answers."""
+        lang, _ = self._layout.open(request)
+        words = self._site.panels.words
+        entries = [
+            {"name": name, "title": words(lang, name, "heading"), "summary": words(lang, name, "summary")}
+            for name in registry()
+        ]
+        title = "计算器" if lang == "zh" else "Calculators"
+        return self._layout.finished(request, "calculators.html", title=title, description="", panels=entries)
+
+    async def api(self, request: Request) -> Response:
+        """Their doors, for programs."""
+        lang, _ = self._layout.open(request)
+        words = self._site.panels.words
+        operations = [
+            {"name": name, "title": words(lang, name, "heading"), "fields": default_texts(calculator)}
+            for name, calculator in registry().items()
+        ]
+        return self._layout.finished(request, "api.html", title="API", description="", operations=operations)
+
     async def calculator(self, request: Request) -> Response:
-        lang, book = self._open(request)
+        lang, book = self._layout.open(request)
         calculator = _calculator(request)
         if request.method != "POST" and request.url.query.startswith("as=general"):
             return self._as_general(request, lang, calculator)
@@ -67,11 +88,11 @@ class CalculatorPages(Pages):
             "titles": {name: words(lang, name, "heading") for name in registry()} if shown.cases else {},
         }
         if request.method != "POST" and not request.url.query:
-            return self._finished(request, "calculator.html", **context)
-        return self._page(request, "calculator.html", panel.status, **context)
+            return self._layout.finished(request, "calculator.html", **context)
+        return self._layout.page(request, "calculator.html", panel.status, **context)
 
     async def result(self, request: Request) -> Response:
-        lang, _ = self._open(request)
+        lang, _ = self._layout.open(request)
         etag = state_tag(self._site.version.encode(), b"html", request.scope)
         headers = {"etag": etag.decode(), "cache-control": "public, max-age=60"}
         if request.method != "POST" and matches(request.scope, etag):
@@ -83,7 +104,7 @@ class CalculatorPages(Pages):
 
     async def more(self, request: Request) -> Response:
         """All numbers and the snippet of a state, as the page shows them folded."""
-        lang, _ = self._open(request)
+        lang, _ = self._layout.open(request)
         shown = await self._shown(request, _calculator(request))
         if shown.view is None:
             return _html(self._site.panels.result(self._site.panels.result_panel(lang, shown)), 422, _UNKEPT)
@@ -91,12 +112,12 @@ class CalculatorPages(Pages):
 
     async def case(self, request: Request) -> Response:
         """The state as a file that this page opens again."""
-        lang, _ = self._open(request)
+        lang, _ = self._layout.open(request)
         shown = await self._shown(request, _calculator(request))
         state = shown.body()
         if state is None:
             panel = self._site.panels.own(lang, shown)
-            return self._page(request, "calculator.html", 422, title=panel.title, description="", panel=panel)
+            return self._layout.page(request, "calculator.html", 422, title=panel.title, description="", panel=panel)
         headers = {"content-disposition": f'attachment; filename="{shown.name}.json"', **_UNKEPT}
         return Response(saved(shown.name, state), 200, headers, "application/json")
 

@@ -1,6 +1,6 @@
 """The pages of the conformance experiment: the matrix with its filters and exports, and a page for every framework."""
 
-from typing import Any, cast
+from typing import cast
 from urllib.parse import urlencode
 
 from markupsafe import Markup, escape
@@ -12,27 +12,28 @@ from starlette.routing import Route
 from samestep.app.evidence import conformance
 from samestep.app.evidence.conformance import Line, Matrix, Texts
 from samestep.app.paths import folder
-from samestep.app.web.pages.chapters import Pages
-from samestep.app.web.site import Site
+from samestep.app.web.pages.experiments import Found
+from samestep.app.web.pages.layout import Layout
 
 _FILTERS = ("framework", "verdict", "scenario")
 
 
-def lab_routes(site: Site) -> list[Route]:
-    """They stand before the routes of chapters, whose slugs would swallow them."""
-    pages = LabPages(site)
-    return [
-        Route("/{lang:lang}/conformance", pages.matrix),
-        Route("/{lang:lang}/conformance/{framework}", pages.framework),
-    ]
-
-
-class LabPages(Pages):
+class ConformancePages:
     """The handlers. While the result is missing or damaged they say so and show no number."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._site = layout.site
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/{lang:lang}/conformance", self.matrix),
+            Route("/{lang:lang}/conformance/{framework}", self.framework),
+        ]
 
     async def matrix(self, request: Request) -> Response:
         """Lines chosen by `framework`, `verdict` and `scenario`; `format=csv` or `json` answers them as data."""
-        lang, _ = self._open(request)
+        lang, _ = self._layout.open(request)
         found = self._matrix()
         filters = {name: request.query_params.get(name, "") for name in _FILTERS}
         lines = found.chosen(**filters) if found else []
@@ -50,11 +51,11 @@ class LabPages(Pages):
         query = f"{given}&" if given else ""
         texts = conformance.load_texts(folder("content"))
         context = {**self._shared(found, lines, texts), "filters": filters, "query": Markup(escape(query))}
-        return self._finished(request, "conformance.html", title=title, description=description, **context)
+        return self._layout.finished(request, "conformance.html", title=title, description=description, **context)
 
     async def framework(self, request: Request) -> Response:
         """One framework: its recipe, what surprises, and everything that was measured of it."""
-        self._open(request)
+        self._layout.open(request)
         name = request.path_params["framework"]
         texts = conformance.load_texts(folder("content"))
         if name not in texts.framework:
@@ -63,16 +64,19 @@ class LabPages(Pages):
         lines = found.chosen(framework=name) if found else []
         text = texts.framework[name]
         context = {**self._shared(found, lines, texts), "name": name, "text": text}
-        return self._finished(request, "conformance_framework.html", title=text.name, description="", **context)
+        return self._layout.finished(request, "conformance_framework.html", title=text.name, description="", **context)
 
     def _matrix(self) -> Matrix | None:
-        result = self._bag(conformance.NAME)["result"]
+        result = self._found().result
         return Matrix(result) if result else None
 
-    def _shared(self, found: Matrix | None, lines: list[Line], texts: Texts) -> dict[str, Any]:
+    def _found(self) -> Found:
+        return Found.of(self._site.evidence, conformance.NAME)
+
+    def _shared(self, found: Matrix | None, lines: list[Line], texts: Texts) -> dict[str, object]:
         return {
             "matrix": found,
-            "bag": self._bag(conformance.NAME)["bag"],
+            "bag": self._found().bag,
             "lines": lines,
             "texts": texts,
             "exact": repr,

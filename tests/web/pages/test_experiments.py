@@ -25,11 +25,13 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import sync_playwright
 from starlette.testclient import TestClient
 
-from samestep.app.book.chapters import EvidenceRef, load_book
+from samestep.app.book.chapters import load_book
+from samestep.app.book.markdown.pieces import EvidenceRef
 from samestep.app.evidence.bags import AGREES, DIFFERS, SCHEMA, Library, met, repr_digest
 from samestep.app.evidence.exhibits import SUMMARY, Exhibit, measured
 from samestep.app.main import create_app
 from samestep.app.rendering import scales
+from samestep.app.web.pages.chapters import evidence_of
 from samestep.app.web.site import Settings, Site
 from samestep.experiments.publish import write_tags
 
@@ -571,14 +573,8 @@ def test_later_damage_shows_on_finished_pages_within_moments(wiki: Wiki) -> None
 
 def fence(wiki: Wiki, name: str, lang: str = "en", identifier: str = "", **chosen: tuple[str, ...]) -> Element:
     ref = EvidenceRef(name, identifier or f"evidence-{name}", chosen.get("rows", ()), chosen.get("keys", ()), 1)
-    (section,) = tree(f"<!doctype html><title>-</title>{pages(wiki)._evidence(ref, lang)}").iter("section")  # type: ignore[arg-type]
+    (section,) = tree(f"<!doctype html><title>-</title>{evidence_of(wiki.site, ref, lang)}").iter("section")  # type: ignore[arg-type]
     return section
-
-
-def pages(wiki: Wiki) -> Any:
-    from samestep.app.web.pages.chapters import Pages
-
-    return Pages(wiki.site)
 
 
 def path_names(section: Element) -> list[str]:

@@ -15,9 +15,12 @@ from starlette.testclient import TestClient
 
 from samestep.app.book import feeds
 from samestep.app.book.book_page import Binding
-from samestep.app.book.chapters import LANGUAGES, Chapter, Source, load_book
+from samestep.app.book.chapter import Chapter
+from samestep.app.book.chapters import load_book
+from samestep.app.book.head import Source
 from samestep.app.book.sources import works
 from samestep.app.calculators import registry
+from samestep.app.contract.languages import LANGUAGES
 from samestep.app.main import create_app
 from samestep.app.settings import Settings, SettingsError
 from tests.kit import the_book

@@ -12,8 +12,10 @@ import html5lib
 import pytest
 from starlette.testclient import TestClient
 
-from samestep.app.book.chapters import LANGUAGES, Chapter, load_book
+from samestep.app.book.chapter import Chapter
+from samestep.app.book.chapters import load_book
 from samestep.app.calculators import registry
+from samestep.app.contract.languages import LANGUAGES
 from samestep.app.evidence.bags import Library
 from samestep.app.main import create_app
 from samestep.app.paths import folder

@@ -1,0 +1,77 @@
+"""What every kind of page shares: the site, the frame round the content, and how a finished page is kept and sent."""
+
+from collections.abc import Callable
+from typing import TypeVar
+from urllib.parse import quote
+
+import brotli
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from samestep.app.book.chapters import Book
+from samestep.app.contract.languages import LANGUAGES, Lang
+from samestep.app.web.pages import languages
+from samestep.app.web.ready import Ready, takes_brotli
+from samestep.app.web.site import Site
+
+_T = TypeVar("_T")
+
+_LONG_STATE = 1_000
+"""Above so many characters of state a panel is computed off the event loop."""
+_LARGE_PAGE = 32_000
+"""Bytes from which a page that is made for one reader is compressed for him: 1 ms for 120 kB."""
+
+
+class Layout:
+    """Makes pages of templates. Each kind of page has one, and what it needs of the site through it."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+
+    def open(self, request: Request) -> tuple[Lang, Book]:
+        """The language of the address, and the book as it stands now."""
+        self.site.fresh()
+        return languages.of_address(request), self.site.book
+
+    def context(self, request: Request, lang: Lang) -> dict[str, object]:
+        """What every page needs: its language, its address, and the same page in the other language."""
+        path = quote(request.scope["path"])
+        query = f"?{request.url.query}" if request.url.query else ""
+        other = languages.other(lang)
+        named = path.startswith(tuple(f"/{one}" for one in LANGUAGES))
+        alternate = f"/{other}{path[3:]}{query}" if named else f"/{other}/"
+        return {"lang": lang, "path": path, "alternate_url": self.site.url(alternate)}
+
+    def page(self, request: Request, template: str, status: int = 200, **context: object) -> Response:
+        """A page in the state of its address."""
+        shared = self.context(request, languages.of_address(request))
+        body = self.site.render(template, shared | context).encode()
+        headers = {"cache-control": "no-cache", "vary": "accept-encoding"}
+        if len(body) > _LARGE_PAGE and takes_brotli(request.scope):
+            body, headers["content-encoding"] = brotli.compress(body, quality=4), "br"
+        return Response(body, status, headers, "text/html")
+
+    def finished(self, request: Request, template: str, **context: object) -> Response:
+        """A page without state: kept, so that it is not rendered again."""
+        if request.url.query:
+            return self.page(request, template, 200, **context)
+        shared = self.context(request, languages.of_address(request))
+        return AsIs(self.site.keep(request.scope["path"], self.site.render(template, shared | context)))
+
+
+class AsIs(Response):
+    """A finished answer, sent by itself."""
+
+    def __init__(self, ready: Ready) -> None:
+        super().__init__()
+        self._ready = ready
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._ready(scope, receive, send)
+
+
+async def off_loop(size: int, work: Callable[[], _T]) -> _T:
+    """The result of `work`, done beside the event loop where a state of this size may take long."""
+    return await run_in_threadpool(work) if size > _LONG_STATE else work()
