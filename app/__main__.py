@@ -13,6 +13,7 @@ from uvicorn.supervisors import ChangeReload, Multiprocess
 from samestep.app.book.markdown.pieces import BookError
 from samestep.app.main import create_app
 from samestep.app.settings import Settings, SettingsError
+from samestep.app.web.protocol import BoundedHeadProtocol
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -88,6 +89,7 @@ def _serve(options: argparse.Namespace, settings: Settings, listening: socket.so
         reload=options.reload,
         log_level="warning",
         access_log=False,
+        http=BoundedHeadProtocol,
         server_header=False,
         timeout_graceful_shutdown=5,
     )

@@ -8,6 +8,7 @@ from fastapi import FastAPI
 
 from samestep.app import __version__
 from samestep.app.settings import Settings
+from samestep.app.web.bodies import Bodies
 from samestep.app.web.endpoints import add_api_routes
 from samestep.app.web.offload import Offload
 from samestep.app.web.pages import page_routes
@@ -22,7 +23,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     """A server's application; BookError when a chapter is broken."""
     settings = settings or Settings.from_environment()
     site = Site.build(settings)
-    offload = Offload()
+    offload, bodies = Offload(), Bodies()
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -43,10 +44,10 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         redirect_slashes=False,
         lifespan=lifespan,
     )
-    doors = add_api_routes(app, offload, site.version)
+    doors = add_api_routes(app, offload, bodies, site.version)
     app.router.routes.extend(evidence_routes(site.evidence))
     layout = Layout(site)
-    app.router.routes.extend(page_routes(layout, offload))
+    app.router.routes.extend(page_routes(layout, offload, bodies))
     health = {"status": "ok", "version": __version__}
     app.add_api_route("/healthz", lambda: health, methods=["GET", "HEAD"], include_in_schema=False)
     app.add_middleware(Front, ready=site.ready, doors=doors, root_path=settings.root_path)

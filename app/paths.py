@@ -1,6 +1,7 @@
 """Where files are: content, static files and templates, and what this machine keeps between two starts."""
 
 import os
+import tempfile
 from pathlib import Path
 from typing import Literal
 
@@ -24,6 +25,22 @@ def folder(name: Literal["content", "static", "templates"]) -> Path:
     raise FileNotFoundError(
         f"the folder “{name}” is missing beside {APP}: install samestep again, or run from a checkout"
     )
+
+
+def write_whole(place: Path, content: bytes) -> bool:
+    """Write a file that is there whole or not at all; False where the disk or the folder does not take it."""
+    partial: str | None = None
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=place.parent, suffix=".partial", delete=False) as stream:
+            partial = stream.name
+            stream.write(content)
+        Path(partial).replace(place)
+    except OSError:
+        if partial is not None:
+            Path(partial).unlink(missing_ok=True)
+        return False
+    return True
 
 
 def cache_folder() -> Path:

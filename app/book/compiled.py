@@ -2,13 +2,11 @@
 
 import hashlib
 import pickle
-import tempfile
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 from samestep.app.book.markdown.pieces import Document
-from samestep.app.paths import APP
+from samestep.app.paths import APP, write_whole
 
 _KEPT = 4
 """Books kept: the last ones that were used on this machine."""
@@ -21,9 +19,8 @@ class Compiled:
         """`addresses` shows where links lead, which the server's settings decide."""
         self._place = folder / f"{_digest(content, addresses)}.pickle"
         self._documents: dict[str, Document] = {}
-        # nothing kept, or half of it, is no harm: it is compiled again
-        with suppress(OSError, EOFError, pickle.UnpicklingError, AttributeError, ImportError):
-            self._documents = pickle.loads(self._place.read_bytes())
+        if kept := self._kept():
+            self._documents = pickle.loads(kept)
         self._complete = bool(self._documents)
 
     def document(self, file: Path, compile_it: Callable[[], Document]) -> Document:
@@ -37,16 +34,27 @@ class Compiled:
         """Write what is new; a folder that cannot be written to only costs time at the next start."""
         if self._complete:
             return
-        try:
-            self._place.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=self._place.parent, suffix=".partial", delete=False) as partial:
-                partial.write(pickle.dumps(self._documents))
-            Path(partial.name).replace(self._place)
-            kept = sorted(self._place.parent.glob("*.pickle"), key=lambda place: place.stat().st_mtime)
+        documents = pickle.dumps(self._documents)
+        if write_whole(self._place, hashlib.sha256(documents).digest() + documents):
+            kept = sorted(self._place.parent.glob("*.pickle"), key=_last_used)
             for old in kept[:-_KEPT]:
                 old.unlink(missing_ok=True)
+
+    def _kept(self) -> bytes:
+        """What was written, if it is still exactly that; nothing else is harmful, it is compiled again."""
+        try:
+            content = self._place.read_bytes()
         except OSError:
-            return
+            return b""
+        digest, documents = content[:32], content[32:]
+        return documents if hashlib.sha256(documents).digest() == digest else b""
+
+
+def _last_used(place: Path) -> float:
+    try:
+        return place.stat().st_mtime
+    except OSError:  # another server has just removed it
+        return 0.0
 
 
 def _digest(content: Path, addresses: str) -> str:

@@ -1,5 +1,7 @@
 """How much one request may bring, in one place for every door."""
 
+MAX_BODY = 64 * 1024 * 1024
+"""Bytes of one request body."""
 MAX_RANKS = 4_096
 MAX_CELLS = 1_000_000
 MAX_EXACT_CELLS = 4_096

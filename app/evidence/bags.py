@@ -22,13 +22,11 @@ import logging
 import os
 import re
 import stat
-import tempfile
-import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Literal, NotRequired, TypedDict, cast
+from typing import Literal, NotRequired, TypedDict, cast
 
 SCHEMA = "samestep.result.1"
 AGREES = 2e-10
@@ -205,7 +203,7 @@ class File:
         if self.found is None:
             return "missing"
         if self.promised is None:
-            return "whole" if self.path == TAG_MANIFEST else "extra"
+            return "extra"
         return "whole" if self.found == self.promised else "changed"
 
     @property
@@ -288,6 +286,8 @@ class Library:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.changes = 0
+        """How often a bag was found to be another one than before: what was made of an earlier state is old."""
         self._digests: dict[Path, tuple[tuple[int, int, int], str]] = {}
         self._bags: dict[str, Bag] = {}
 
@@ -313,37 +313,22 @@ class Library:
         if bag.damaged:  # or it was replaced while it was read: a second look tells
             bag = Bag(name, folder, tuple(self._files(folder)), _info(folder))
         self._bags[name] = bag
+        self.changes += 1
         for file in bag.damaged:
             log.warning("evidence %s/%s: %s", name, file.path, file.complaint["en"])
         return bag
 
-    def zip(self, bag: Bag, folder: Path) -> tuple[Path, str]:
-        """The whole bag as one zip, made in `folder` once per content: its place and its SHA-256.
-
-        Stored, not deflated, in fixed order with a fixed date: the same bag gives the same bytes on every machine.
-        Raises DamagedError when a file is not what the manifest promises.
-        """
-        for file in bag.damaged:
-            raise DamagedError(bag.name, file)
-        place = folder / f"{bag.name}-{bag.etag[:16]}.zip"
-        if not place.exists():
-            folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=folder, suffix=".partial", delete=False) as partial:
-                _write_zip(bag, partial)
-            Path(partial.name).replace(place)
-        digest, _ = self._digest(place)
-        return place, cast(str, digest)
-
     def _files(self, folder: Path) -> Iterator[File]:
-        promised = _promises(folder / TAG_MANIFEST) | _promises(folder / MANIFEST)
+        tags = _promises(folder / TAG_MANIFEST)
+        promised = tags | _promises(folder / MANIFEST) | {TAG_MANIFEST: _sealed(tags)}
         present = {place.relative_to(folder).as_posix(): place for place in sorted(folder.rglob("*"))}
         wanted = dict.fromkeys((*TAG_FILES, *promised))
         for path in (*wanted, *(path for path in present if path not in wanted)):
             place = folder / path
-            if place.is_dir() and not place.is_symlink():
+            if path not in wanted and place.is_dir() and not place.is_symlink():
                 continue
             digest, size = self._digest(place)
-            yield File(path, size, promised.get(path), digest)
+            yield File(_printable(path), size, promised.get(path), digest)
 
     def _digest(self, place: Path) -> tuple[str | None, int]:
         try:
@@ -368,6 +353,18 @@ def _promises(manifest: Path) -> dict[str, str]:
     return {match[2]: match[1] for match in matches if ".." not in match[2].split("/") and not match[2].startswith("/")}
 
 
+def _sealed(tags: Mapping[str, str]) -> str:
+    """SHA-256 of the only text that the manifest of the tag files may have: its own promises, one line each."""
+    lines = "".join(f"{tags.get(name)}  {name}\n" for name in TAG_FILES if name != TAG_MANIFEST)
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def _printable(path: str) -> str:
+    """A path as it can be shown, logged and digested, whatever bytes a file is named with."""
+    text = path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
 def _info(folder: Path) -> dict[str, str]:
     place = folder / "bag-info.txt"
     if not place.is_file():
@@ -385,11 +382,3 @@ def sha256_of(place: Path) -> str:
 def repr_digest(sha256: str) -> str:
     """The value of a `Repr-Digest` header (RFC 9530) for a digest in hexadecimal digits."""
     return f"sha-256=:{base64.b64encode(bytes.fromhex(sha256)).decode()}:"
-
-
-def _write_zip(bag: Bag, stream: IO[bytes]) -> None:
-    with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
-        for file in bag.files:
-            entry = zipfile.ZipInfo(f"{bag.name}/{file.path}", (1980, 1, 1, 0, 0, 0))
-            entry.create_system, entry.external_attr = 3, 0o100644 << 16  # Unix, wherever it is made
-            archive.writestr(entry, bag.read(file.path))

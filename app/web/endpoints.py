@@ -5,9 +5,8 @@ by `answers`, below FastAPI's own parsing: exact numbers are read once, errors a
 blocks the event loop.
 """
 
-import asyncio
 import hashlib
-from concurrent.futures.process import BrokenProcessPool
+import json
 from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Query
@@ -17,10 +16,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from samestep.app.calculators import Calculator, registry
 from samestep.app.instruments import answers
 from samestep.app.instruments.answers import Answer
-from samestep.app.web.offload import Offload
+from samestep.app.web.bodies import Bodies, BodyError, GoneError, retry_after
+from samestep.app.web.offload import Offload, OffloadError
 from samestep.app.web.ready import data_headers, header, matches
 
-MAX_BODY = 64 * 1024 * 1024
 _LARGE_BODY = 32 * 1024
 _LARGE_QUERY = 1_500
 _SAFE = data_headers()
@@ -29,13 +28,16 @@ _FRESH = [(b"cache-control", b"public, max-age=60"), (b"vary", b"accept"), *_SAF
 _ERROR_LIST = {"description": "The input is refused; `loc` names the field"}
 _RESPONSES: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/csv": {"schema": {"type": "string"}}}},
+    408: {"description": "The body did not arrive in time"},
     413: {"description": "The body is larger than 64 MiB"},
     422: _ERROR_LIST,
-    503: {"description": "The worker for large requests died on this one"},
+    503: {
+        "description": "The server is busy, or this took too long; Retry-After says when to come again",
+    },
 }
 
 
-def add_api_routes(app: FastAPI, offload: Offload, version: str) -> dict[str, ASGIApp]:
+def add_api_routes(app: FastAPI, offload: Offload, bodies: Bodies, version: str) -> dict[str, ASGIApp]:
     """`GET` and `POST /api/NAME` for every calculator; returns the GET doors by path.
 
     `version` names the running code, for ETags.
@@ -45,7 +47,7 @@ def add_api_routes(app: FastAPI, offload: Offload, version: str) -> dict[str, AS
         doors[f"/api/{name}"] = _GetDoor(name, offload, version)
         for method, described, door, model, summary in (
             ("GET", _described_get, doors[f"/api/{name}"], calculator.view, "the state of the panel"),
-            ("POST", _described_post, _PostDoor(name, offload), calculator.result, "the general case"),
+            ("POST", _described_post, _PostDoor(name, offload, bodies), calculator.result, "the general case"),
         ):
             app.router.add_api_route(
                 f"/api/{name}",
@@ -104,38 +106,55 @@ class _GetDoor:
             return
         text = query.decode("latin-1")
         if len(query) > _LARGE_QUERY:
-            answer = await _offloaded(self._offload, answers.get, self._name, text, wants_csv)
+            answer = await self._offloaded(text, wants_csv)
         else:
             answer = answers.get(self._name, text, wants_csv)
-        extra = [(b"etag", etag), *_FRESH] if answer.status == 200 else _SAFE
+        extra = [(b"etag", etag), *_FRESH] if answer.status == 200 else [*_SAFE, *_retry(answer.status)]
         await send_answer(send, answer, extra)
+
+    async def _offloaded(self, query: str, wants_csv: bool) -> Answer:
+        try:
+            return await self._offload.run(answers.get, self._name, query, wants_csv)
+        except OffloadError as error:
+            return _unanswered(503, error.code, "query", error.en)
 
 
 class _PostDoor:
-    def __init__(self, name: str, offload: Offload) -> None:
+    def __init__(self, name: str, offload: Offload, bodies: Bodies) -> None:
         self._name = name
         self._offload = offload
+        self._bodies = bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await read_body(scope, receive)
-        if body is None:
-            message = b'{"detail":[{"type":"too_large","loc":["body"],"msg":"is larger than 64 MiB","input":null}]}'
-            await send_answer(send, Answer(413, answers.JSON, message), [(b"connection", b"close")])
+        try:
+            async with self._bodies.body(scope, receive) as body:
+                answer = await self._answer(scope, body)
+        except GoneError:
             return
-        arguments = (self._name, scope["query_string"].decode("latin-1"), body, _accepts_csv(scope))
-        if len(body) > _LARGE_BODY:
-            answer = await _offloaded(self._offload, answers.post, *arguments)
-        else:
-            answer = answers.post(*arguments)
-        await send_answer(send, answer, [(b"cache-control", b"no-store")])
+        except BodyError as error:
+            answer = _unanswered(error.status, error.code, "body", error.en)
+            await send_answer(send, answer, [(b"connection", b"close"), *_retry(error.status)])
+            return
+        await send_answer(send, answer, [(b"cache-control", b"no-store"), *_retry(answer.status)])
+
+    async def _answer(self, scope: Scope, body: bytes) -> Answer:
+        query, wants_csv = scope["query_string"].decode("latin-1"), _accepts_csv(scope)
+        if len(body) <= _LARGE_BODY:
+            return answers.post(self._name, query, body, wants_csv)
+        try:
+            return await self._offload.run(answers.post, self._name, query, body, wants_csv)
+        except OffloadError as error:
+            return _unanswered(503, error.code, "body", error.en)
 
 
-async def _offloaded(offload: Offload, work: Any, *arguments: Any) -> Answer:
-    try:
-        return await offload.run(work, *arguments)
-    except (BrokenProcessPool, asyncio.CancelledError):
-        message = b'{"detail":[{"type":"worker_died","loc":[],"msg":"the worker died on this request","input":null}]}'
-        return Answer(503, answers.JSON, message)
+def _unanswered(status: int, code: str, door: str, message: str) -> Answer:
+    """Why there is no answer, in FastAPI's form."""
+    detail = [{"type": code, "loc": [door], "msg": message, "input": None}]
+    return Answer(status, answers.JSON, json.dumps({"detail": detail}).encode())
+
+
+def _retry(status: int) -> list[tuple[bytes, bytes]]:
+    return [(name.encode(), value.encode()) for name, value in retry_after(status).items()]
 
 
 def state_tag(version: bytes, kind: bytes, scope: Scope) -> bytes:
@@ -146,23 +165,6 @@ def state_tag(version: bytes, kind: bytes, scope: Scope) -> bytes:
 
 def _accepts_csv(scope: Scope) -> bool:
     return header(scope, b"accept").startswith(b"text/csv")
-
-
-async def read_body(scope: Scope, receive: Receive) -> bytes | None:
-    """The whole request body; None when it is larger than MAX_BODY."""
-    announced = header(scope, b"content-length")
-    if announced.isdigit() and int(announced) > MAX_BODY:
-        return None
-    chunks, size = [], 0
-    while True:
-        message = await receive()
-        chunk = message.get("body", b"")
-        size += len(chunk)
-        if size > MAX_BODY:
-            return None
-        chunks.append(chunk)
-        if not message.get("more_body"):
-            return b"".join(chunks)
 
 
 async def send_answer(send: Send, answer: Answer, extra: list[tuple[bytes, bytes]]) -> None:

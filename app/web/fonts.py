@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from samestep.app.paths import APP, cache_folder
+from samestep.app.paths import IMPORTED_FROM, cache_folder
 
 if TYPE_CHECKING:
     from fontTools.ttLib import TTFont
@@ -113,7 +113,7 @@ def _is_woff2(path: Path) -> bool:
 def _pack_elsewhere(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "samestep.app.web.fonts", str(source), str(target)]
-    paths = os.pathsep.join(filter(None, [str(APP.parent), os.environ.get("PYTHONPATH", "")]))
+    paths = os.pathsep.join(filter(None, [str(IMPORTED_FROM), os.environ.get("PYTHONPATH", "")]))
     environment = {**os.environ, "PYTHONPATH": paths}
     subprocess.run(command, env=environment, check=True, capture_output=True, text=True, timeout=_PATIENCE)
 

@@ -11,6 +11,7 @@ from jinja2 import Environment
 
 from samestep.app.book.chapters import Book, load_book
 from samestep.app.book.markdown.highlight import stylesheet
+from samestep.app.book.markdown.pieces import BookError
 from samestep.app.book.search import SearchIndex, Section
 from samestep.app.evidence.bags import Library
 from samestep.app.instruments.panels import Panels
@@ -83,14 +84,31 @@ class Site:
         known = await asyncio.to_thread(self._evidence_state)
         while True:
             await asyncio.sleep(_EVIDENCE_SECONDS)
-            state = await asyncio.to_thread(self._evidence_state)
+            try:
+                state = await asyncio.to_thread(self._evidence_state)
+            except OSError as error:  # it is being replaced, or the disk fails: look again
+                log.warning("evidence cannot be read: %s", error)
+                continue
             if state != known:
                 known = state
+                await asyncio.to_thread(self._read_book_again)
                 for path in [path for path in self.ready if not path.startswith("/s/")]:
                     self.ready.pop(path, None)
 
-    def _evidence_state(self) -> list[tuple[str, str]]:
-        return [(bag.name, bag.etag) for bag in self.evidence.bags()]
+    def _evidence_state(self) -> tuple[int, tuple[tuple[str, str], ...]]:
+        """Also how often it changed: pages may have been made between two looks."""
+        bags = tuple((bag.name, bag.etag) for bag in self.evidence.bags())
+        return self.evidence.changes, bags
+
+    def _read_book_again(self) -> None:
+        """Chapters quote the evidence: what was damaged when they were read may be whole now."""
+        try:
+            book = self.book.reload_if_changed()
+        except BookError as error:
+            log.warning("chapters stay as they were: they do not agree with the evidence as it is now: %s", error)
+            return
+        if book is not self.book:
+            self.book, self.search = book, _index(book)
 
     def render(self, template: str, context: Mapping[str, Any]) -> str:
         return self.jinja.get_template(template).render(context)

@@ -2,6 +2,7 @@
 
 from starlette.routing import Route
 
+from samestep.app.web.bodies import Bodies
 from samestep.app.web.offload import Offload
 from samestep.app.web.pages.calculators import CalculatorPages
 from samestep.app.web.pages.chapters import ChapterPages
@@ -16,7 +17,7 @@ from samestep.app.web.pages.start import StartPages
 from samestep.app.web.pages.whole_book import WholeBookPages
 
 
-def page_routes(layout: Layout, offload: Offload) -> list[Route]:
+def page_routes(layout: Layout, offload: Offload, bodies: Bodies) -> list[Route]:
     """The routes of all pages; the most specific ones first."""
     shelf = ShelfPages(layout)
     return [
@@ -25,7 +26,7 @@ def page_routes(layout: Layout, offload: Offload) -> list[Route]:
         *WholeBookPages(layout).routes(),
         *FeedPages(layout).routes(),
         *ConformancePages(layout).routes(),
-        *CalculatorPages(layout, offload).routes(),
+        *CalculatorPages(layout, offload, bodies).routes(),
         *shelf.routes(),
         *ExperimentPages(layout).routes(),
         *SearchPages(layout).routes(),

@@ -1,6 +1,5 @@
 """The calculators' own pages: panel or whole body, results as fragments, files in and out."""
 
-from concurrent.futures.process import BrokenProcessPool
 from urllib.parse import parse_qsl, urlencode
 
 from starlette.exceptions import HTTPException
@@ -17,23 +16,25 @@ from samestep.app.instruments.own_page import Shown, shown, submitted
 from samestep.app.instruments.panels import default_texts
 from samestep.app.instruments.presets import load_presets
 from samestep.app.paths import folder
-from samestep.app.web.endpoints import read_body, state_tag
-from samestep.app.web.offload import Offload
+from samestep.app.web.bodies import Bodies, BodyError, retry_after
+from samestep.app.web.endpoints import state_tag
+from samestep.app.web.offload import Offload, OffloadError
 from samestep.app.web.pages.layout import Layout, off_loop
 from samestep.app.web.ready import matches
 
 _UNKEPT = {"cache-control": "no-store"}
 _LARGE_FORM = 256 * 1024
-"""Above so many bytes a form goes to the worker; a file of a few thousand cells is read sooner here."""
+"""Above so many bytes a form of typed fields goes to the worker."""
 
 
 class CalculatorPages:
     """The handlers; large forms are read and computed by the worker."""
 
-    def __init__(self, layout: Layout, offload: Offload) -> None:
+    def __init__(self, layout: Layout, offload: Offload, bodies: Bodies) -> None:
         self._layout = layout
         self._site = layout.site
         self._offload = offload
+        self._bodies = bodies
 
     def routes(self) -> list[Route]:
         both = ["GET", "POST"]
@@ -135,16 +136,21 @@ class CalculatorPages:
         if request.method != "POST":
             query = request.url.query
             return await off_loop(len(query), lambda: shown(calculator, parse_qsl(query, keep_blank_values=True)))
-        body = await read_body(request.scope, request.receive)
-        if body is None:
-            raise HTTPException(413)
-        form = calculator.name, request.headers.get("content-type", ""), body
-        if len(body) <= _LARGE_FORM:
-            return await off_loop(len(body), lambda: submitted(*form))
         try:
-            return await self._offload.run(submitted, *form)
-        except BrokenProcessPool:
-            raise HTTPException(503) from None
+            async with self._bodies.body(request.scope, request.receive) as body:
+                return await self._submitted(calculator.name, request.headers.get("content-type", ""), body)
+        except BodyError as error:
+            headers = {"connection": "close"} | retry_after(error.status)
+            raise HTTPException(error.status, headers=headers) from None
+
+    async def _submitted(self, name: str, content_type: str, body: bytes) -> Shown:
+        """What a form brings. One that may hold a file is read by the worker, whatever its size."""
+        if len(body) <= _LARGE_FORM and not content_type.startswith("multipart/"):
+            return await off_loop(len(body), lambda: submitted(name, content_type, body))
+        try:
+            return await self._offload.run(submitted, name, content_type, body)
+        except OffloadError:
+            raise HTTPException(503, headers=retry_after(503)) from None
 
 
 def _html(text: str, status: int, headers: dict[str, str]) -> Response:

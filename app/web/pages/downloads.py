@@ -7,6 +7,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from samestep.app.evidence.bags import DamagedError, Library, UnknownEvidenceError, repr_digest
+from samestep.app.evidence.zips import Zips
 from samestep.app.paths import cache_folder
 from samestep.app.web.ready import matches
 
@@ -23,6 +24,7 @@ def evidence_routes(library: Library) -> list[Route]:
 class Downloads:
     def __init__(self, library: Library) -> None:
         self._library = library
+        self._zips = Zips(cache_folder() / "evidence")
 
     async def file(self, request: Request) -> Response:
         """One file as it was published; 409 when it no longer is what the manifest promises."""
@@ -41,20 +43,26 @@ class Downloads:
         name = request.path_params["name"]
         try:
             bag = await run_in_threadpool(self._library.bag, name)
-            place, digest = await run_in_threadpool(self._library.zip, bag, cache_folder() / "evidence")
+            made = await run_in_threadpool(self._zips.of, bag)
         except UnknownEvidenceError:
             raise HTTPException(404) from None
         except DamagedError as error:
             return refusal(error)
-        return _download(request, str(place), "application/zip", digest, f"{name}.zip")
+        if made.place is not None:
+            return _download(request, str(made.place), "application/zip", made.digest, f"{name}.zip")
+        headers = _headers(made.digest) | {"content-disposition": f'attachment; filename="{name}.zip"'}
+        return Response(made.content, media_type="application/zip", headers=headers)
 
 
 def _download(request: Request, place: str, media_type: str, sha256: str, filename: str | None = None) -> Response:
-    etag = f'"{sha256}"'
-    headers = {"etag": etag, "repr-digest": repr_digest(sha256), "cache-control": "no-cache"}
-    if matches(request.scope, etag.encode()):
+    headers = _headers(sha256)
+    if matches(request.scope, headers["etag"].encode()):
         return Response(status_code=304, headers=headers)
     return FileResponse(place, media_type=media_type, headers=headers, filename=filename)
+
+
+def _headers(sha256: str) -> dict[str, str]:
+    return {"etag": f'"{sha256}"', "repr-digest": repr_digest(sha256), "cache-control": "no-cache"}
 
 
 def refusal(error: DamagedError) -> Response:

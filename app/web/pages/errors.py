@@ -25,6 +25,17 @@ _WORDS: dict[int, tuple[tuple[str, str], tuple[str, str]]] = {
         ("这个地址不接受这种请求", "请用链接或表单打开它。"),
         ("This address does not take such a request", "Open it by a link or a form."),
     ),
+    408: (
+        ("内容没有按时送达", "请再发送一次。"),
+        ("This did not arrive in time", "Please send it again."),
+    ),
+    503: (
+        ("现在无法计算", "服务器正忙，或这个请求算得太久。请稍后再试，或缩小它。"),
+        (
+            "This cannot be computed now",
+            "The server is busy, or this took too long. Come again in a moment, or make it smaller.",
+        ),
+    ),
     500: (
         ("服务器出错了", "问题不在你这边；错误已写入日志。"),
         ("Something went wrong here", "The fault is not yours; it is in the log."),

@@ -1,5 +1,6 @@
 """What every kind of page shares: the site, the frame round the content, and how a finished page is kept and sent."""
 
+import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 from urllib.parse import quote
@@ -59,6 +60,21 @@ class Layout:
             return self.page(request, template, 200, **context)
         shared = self.context(request, languages.of_address(request))
         return AsIs(self.site.keep(request.scope["path"], self.site.render(template, shared | context)))
+
+
+class Once:
+    """Work that is long and the same for everybody: while it is under way, nobody begins it again."""
+
+    def __init__(self) -> None:
+        self._under_way: dict[str, asyncio.Task[Response]] = {}
+
+    async def answer(self, key: str, work: Callable[[], Response]) -> Response:
+        """What `work` gives, done beside the event loop."""
+        task = self._under_way.get(key)
+        if task is None:
+            task = self._under_way[key] = asyncio.create_task(run_in_threadpool(work))
+            task.add_done_callback(lambda _: self._under_way.pop(key, None))
+        return await asyncio.shield(task)
 
 
 class AsIs(Response):

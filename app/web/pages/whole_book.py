@@ -3,7 +3,6 @@
 from typing import cast
 
 from markupsafe import Markup
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -14,7 +13,7 @@ from samestep.app.book.chapters import Book
 from samestep.app.contract.languages import Lang
 from samestep.app.instruments.panels import Panel
 from samestep.app.web.pages.chapters import pieces_of
-from samestep.app.web.pages.layout import Layout
+from samestep.app.web.pages.layout import Layout, Once
 
 
 class WholeBookPages:
@@ -23,6 +22,7 @@ class WholeBookPages:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._site = layout.site
+        self._once = Once()
 
     def routes(self) -> list[Route]:
         return [
@@ -40,7 +40,7 @@ class WholeBookPages:
             context = {"title": title, "description": description, "parts": book.parts(lang), "chapters": chapters}
             return self._layout.finished(request, "book.html", **context)
 
-        return await run_in_threadpool(whole)
+        return await self._once.answer(str(request.url), whole)
 
     def _bound(self, book: Book, chapter: Chapter) -> Markup:
         """A chapter as a part of the whole: its panels as results without controls."""
