@@ -90,7 +90,7 @@ def _collect(name: str, found: dict[str, Path]) -> None:
         found[key] = place
         for node in ast.walk(ast.parse(place.read_text("utf-8"))):
             if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-                package, _, module = node.module.partition(".")
-                if package == "experiments":
-                    for imported in [module.partition(".")[0]] if module else [alias.name for alias in node.names]:
+                parts = node.module.split(".")
+                if parts[:2] == ["samestep", "experiments"]:
+                    for imported in parts[2:3] or [alias.name for alias in node.names]:
                         _collect(imported, found)
