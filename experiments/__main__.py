@@ -13,12 +13,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from samestep.app.evidence.bags import Json, Library, Result, UnknownEvidenceError
-from samestep.experiments import corpus, publish, runs, verify, world
+from samestep.experiments import corpus, publish, runs, verify
 from samestep.experiments.audit import command as audit_command
 from samestep.experiments.conformance.frameworks import FRAMEWORKS
 from samestep.experiments.conformance.releases import CannotMeasureError
 from samestep.experiments.conformance.scenarios import SCENARIOS
-from samestep.experiments.processes import RunFailedError
+from samestep.experiments.ranks import torchrun, world
+from samestep.experiments.ranks.parent import RunFailedError
 from samestep.experiments.registry import Experiment, experiments
 from samestep.experiments.report import Progress, print_result
 
@@ -122,7 +123,7 @@ def run(options: argparse.Namespace) -> int:
     if narrowed and "conformance" not in {each.name for each in wanted}:
         raise runs.CannotRunError(f"--{next(iter(narrowed))} is for conformance")
     given: dict[str, Json] = {**_weights(weights), "corpus": str(options.corpus.resolve()), **narrowed}
-    if world.joined():
+    if torchrun.joined():
         return _run_joined(wanted, options, given)
     results = []
     with _place(options.out) as place, Progress() as progress:
@@ -133,18 +134,18 @@ def run(options: argparse.Namespace) -> int:
 
 def _run_joined(wanted: Sequence[Experiment], options: argparse.Namespace, given: dict[str, Json]) -> int:
     """A rank of torchrun's: everybody runs, rank 0 prints, all end with the same code."""
-    if options.processes not in (None, world.joined()):
-        raise runs.CannotRunError(f"torchrun started {world.joined()} processes, not {options.processes}")
+    if options.processes not in (None, torchrun.joined()):
+        raise runs.CannotRunError(f"torchrun started {torchrun.joined()} processes, not {options.processes}")
     if launchers := [each.name for each in wanted if each.launcher]:
         raise runs.CannotRunError(f"{', '.join(launchers)} starts its own processes: run it without torchrun")
     try:
         with _place(options.out) as place:
-            here = world.join(place, options.backend, given)
+            here = torchrun.join(place, options.backend, given)
             results = world.perform(here, [each.module for each in wanted])
             code = here.gather(_verdict(results) if here.rank == 0 else HOLDS)[0]
     except BaseException as error:
-        world.fail(error)
-    world.leave(here, code)
+        torchrun.fail(error)
+    torchrun.leave(here, code)
 
 
 def _weights(place: Path | None) -> dict[str, Json]:

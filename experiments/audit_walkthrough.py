@@ -22,8 +22,8 @@ from samestep.app.evidence.bags import Control, Expectation, Json, Result, Row, 
 from samestep.experiments.audit import Report, Settings, audit_many, plans
 from samestep.experiments.audit.printing import printed
 from samestep.experiments.audit.report import PlanReport
+from samestep.experiments.ranks import Tell
 from samestep.experiments.results import control, result, row
-from samestep.experiments.world import Tell
 
 QUESTION = {
     "zh": "训练步里埋一个错误，审计能说出是哪一个吗？",

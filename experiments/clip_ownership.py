@@ -25,8 +25,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from samestep.app.evidence.bags import AGREES, DIFFERS, Control, Expectation, Json, Result, Row, Text
+from samestep.experiments.ranks.world import World, collectives
 from samestep.experiments.results import calculator_agrees, control, difference, plain, result, row
-from samestep.experiments.world import World, collectives
 
 QUESTION = {
     "zh": "梯度分散在多张卡上时，范数、裁剪系数和跳步决策怎样统一？",

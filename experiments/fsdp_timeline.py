@@ -37,8 +37,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from samestep.app.calculators.fsdp_timeline import STATES, Inputs, compute
 from samestep.app.evidence.bags import Control, Expectation, Json, Result, Row, Text
 from samestep.app.mathematics.element_size import BYTES
+from samestep.experiments.ranks.world import World
 from samestep.experiments.results import control, result, row
-from samestep.experiments.world import World
 
 QUESTION = {
     "zh": "FSDP2 的一步里，每个进程每一刻持有多少字节，一共通信多少？",

@@ -24,8 +24,8 @@ from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 
 from samestep.app.evidence.bags import DIFFERS, Control, Expectation, Json, Result, Row, Text
+from samestep.experiments.ranks.world import World, collectives
 from samestep.experiments.results import calculator_agrees, control, difference, plain, result, row
-from samestep.experiments.world import World, collectives
 
 QUESTION = {
     "zh": "累积 M 个微批、D 张卡规约之后，梯度是基准的几倍？",

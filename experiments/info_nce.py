@@ -27,8 +27,8 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from samestep.app.evidence.bags import DIFFERS, Control, Expectation, Json, Result, Row, Text
+from samestep.experiments.ranks.world import World, collectives
 from samestep.experiments.results import calculator_agrees, control, difference, difference_over, plain, result, row
-from samestep.experiments.world import World, collectives
 
 QUESTION = {
     "zh": "每张卡只算自己的 query，远端 document 的梯度可以切断吗？",

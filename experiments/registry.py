@@ -21,7 +21,7 @@ class Experiment:
     """`processes`: how many it takes unless told otherwise. `needs`: experiments whose published files it reads.
 
     `alone`: it takes long, and ranks that it does not use would have to wait; so it gets processes of its own.
-    `launcher`: the module whose `run` starts these processes itself; None: `experiments.processes` starts them.
+    `launcher`: the module whose `run` starts these processes itself; None: `ranks.launch` starts them.
     """
 
     name: str

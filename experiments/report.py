@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import TextIO
 
 from samestep.app.evidence.bags import Result, Row
-from samestep.experiments.processes import Step
+from samestep.experiments.ranks.launch import Step
 
 BAR = 28
 

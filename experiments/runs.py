@@ -11,7 +11,7 @@ from typing import cast
 
 from samestep.app.evidence.bags import Json, Library, Result
 from samestep.app.paths import folder
-from samestep.experiments import processes
+from samestep.experiments.ranks.launch import Job, Step, launch as launch_ranks, workplace
 from samestep.experiments.registry import Experiment, experiments
 
 Options = Mapping[str, Json]
@@ -86,7 +86,7 @@ def weights_for(wanted: Iterable[Experiment], given: Path | None) -> Path | None
 
 
 def perform(
-    launch: Launch, place: Path, options: Options, progress: Callable[[processes.Step], None], backend: str = "gloo"
+    launch: Launch, place: Path, options: Options, progress: Callable[[Step], None], backend: str = "gloo"
 ) -> list[Result]:
     """Run a launch and leave `NAME/result.json` and its files in `place`; raises RunFailedError."""
     if find_spec("torch") is None:
@@ -94,8 +94,8 @@ def perform(
     if launch.experiments[0].launcher:
         return [perform_alone(launch, place, options, progress, backend)]
     modules = [each.module for each in launch.experiments]
-    with processes.workplace() as here:
-        processes.launch(processes.Job(modules, launch.processes, backend, launch.asked, options), here, progress)
+    with workplace() as here:
+        launch_ranks(Job(modules, launch.processes, backend, launch.asked, options), here, progress)
         finished = [each.name for each in launch.experiments if (here / each.name / "result.json").is_file()]
         if len(finished) < len(modules) and not options.get("until"):
             raise CannotRunError(f"the processes ended without a result; their logs are in {here}")
@@ -103,7 +103,7 @@ def perform(
 
 
 def perform_alone(
-    launch: Launch, place: Path, options: Options, progress: Callable[[processes.Step], None], backend: str
+    launch: Launch, place: Path, options: Options, progress: Callable[[Step], None], backend: str
 ) -> Result:
     """Run an experiment that starts its processes itself, as many as it always takes."""
     (experiment,) = launch.experiments
@@ -111,9 +111,9 @@ def perform_alone(
         raise CannotRunError(f"{experiment.name} always runs {experiment.processes} processes, with gloo")
 
     def tell(what: str, done: float | None) -> None:
-        progress(processes.Step(0, what, done))
+        progress(Step(0, what, done))
 
-    with processes.workplace() as here:
+    with workplace() as here:
         import_module(experiment.launcher or experiment.module).run(here, options, tell)
         return hand_over(here / experiment.name, place / experiment.name)
 

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from samestep.app.evidence.bags import Control, Json, Result, Row, Text
 from samestep.experiments import corpus, tokenizer
+from samestep.experiments.ranks.world import World
 from samestep.experiments.results import arrays, control, difference_over, result, row
 from samestep.experiments.tensors import describe, largest_difference, load, raw_sha256, save
 from samestep.experiments.tiny_transformer import (
@@ -35,7 +36,6 @@ from samestep.experiments.tiny_transformer import (
     loss_mean,
     parameter_count,
 )
-from samestep.experiments.world import World
 
 QUESTION = {
     "zh": "这份权重与 tokenizer 从哪里来，重复训练会得到同样的比特吗？",

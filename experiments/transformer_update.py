@@ -26,6 +26,7 @@ from torch import Tensor
 
 from samestep.app.evidence.bags import DIFFERS, Control, Expectation, Json, Result, Row, TensorSet, Text, sha256_of
 from samestep.experiments import corpus, tokenizer
+from samestep.experiments.ranks.world import World
 from samestep.experiments.results import arrays, control, difference, difference_over, plain, result, row
 from samestep.experiments.tensors import canonical_sha256, load, raw_sha256, save
 from samestep.experiments.tiny_transformer import PARAMETERS, WINDOW, TinyTransformer, parameter_count
@@ -43,7 +44,6 @@ from samestep.experiments.update_paths import (
     whole_batch,
     window_sum,
 )
-from samestep.experiments.world import World
 
 QUESTION = {
     "zh": "完整模型里，拆成微批和两进程后还是同一次更新吗？",

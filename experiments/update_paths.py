@@ -16,8 +16,8 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from samestep.app.evidence.bags import Expectation, Text
+from samestep.experiments.ranks.world import collectives
 from samestep.experiments.tiny_transformer import IGNORED, WINDOW, loss_mean, loss_sum
-from samestep.experiments.world import collectives
 
 Named = dict[str, Tensor]
 

@@ -21,6 +21,7 @@ UNSEEDED = (
     "build() is not seeded: {}. Call torch.manual_seed(…) at its beginning, so that every process starts with the same "
     "model"
 )
+WAITS = "its step is over; waiting for the other ranks"
 
 
 class UnequalStartError(ReaderError):
@@ -99,7 +100,7 @@ def together(
     with taps.listening(recorder):
         file.step(context, model, optimizer, data)
     issued = taps.issued() - before
-    tell("its step is over; waiting for the other ranks")
+    tell(WAITS)
 
     def agree(mine: set[str]) -> set[str]:
         return set.intersection(*world.gather(mine))

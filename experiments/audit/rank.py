@@ -1,4 +1,4 @@
-"""One process of an audit: `python -m experiments.audit.rank FOLDER RANK PIPE PARENT`, or joined to torchrun's world.
+"""One process of an audit: `samestep.experiments.audit.rank`, started by `launch`, or joined to torchrun's world.
 
     rank 0 alone     for each file: check it, run the reference
     all ranks        for each file and plan: run the reader's step
@@ -8,18 +8,13 @@ A mistake that shows while a rank is alone, or on all ranks alike, ends that fil
 step on several ranks ends the process: the others may be waiting for it in a collective.
 """
 
-import ctypes
-import faulthandler
 import gc
-import json
 import os
 import pickle
 import shutil
 import signal
 import sys
-import time
-import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -34,14 +29,13 @@ from samestep.experiments.audit.job import Job
 from samestep.experiments.audit.plans import Plan, TooFewSamplesError
 from samestep.experiments.audit.report import Report, failed
 from samestep.experiments.audit.worlds import World
+from samestep.experiments.ranks import PEER_GONE, child
+from samestep.experiments.ranks.child import end
 
 LONG = timedelta(hours=24)
 """Time-out of the groups where a parent watches: it knows more about who is late than a group does."""
 
 REFERENCE = "reference on one process"
-
-PEER_GONE = ("closed by peer", "reset by peer")
-"""What Gloo says on a rank that waits for one that has ended."""
 
 Tell = Callable[[int, str], None]
 
@@ -180,36 +174,18 @@ def join(job: Job, rank: int, size: int, show: Callable[[Report], int]) -> NoRet
     end_alone(show(report))
 
 
-def main() -> NoReturn:
-    """Be what `experiments.audit.launch` starts."""
-    folder, (rank, pipe, parent) = Path(sys.argv[1]), map(int, sys.argv[2:])
-    _die_with(parent)
-    faulthandler.enable()
-    faulthandler.register(signal.SIGUSR1)
-    job: Job = pickle.loads((folder / "job.pickle").read_bytes())
-    current = {"file": 0, "doing": "start"}
+def main(post: child.Post) -> None:
+    """Be what `audit.launch` starts. A mistake in the reader's file goes to the parent with the reader's frames."""
+    job: Job = pickle.loads((post.folder / "job.pickle").read_bytes())
 
     def tell(index: int, doing: str) -> None:
-        current.update(file=index, doing=doing)
-        _send(pipe, current)
+        post.say(step=doing, file=index, waits=doing.endswith(perform.WAITS))
 
     try:
-        work(job, rank, job.settings.ranks, worlds.rendezvous(folder), LONG, tell, everywhere=False)
+        work(job, post.rank, post.size, worlds.rendezvous(post.folder), LONG, tell, everywhere=False)
     except ReaderError as error:
-        _send(pipe, {"failed": error.message, "traceback": error.own_traceback, "at": time.monotonic()})
+        post.fail(error.message, traceback=error.own_traceback)
         end(2)
-    except BaseException:
-        traceback.print_exc()
-        end(1)
-    _send(pipe, {"done": True})
-    end(0)
-
-
-def end(code: int) -> NoReturn:
-    """End this process without waiting for anything that may never come."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
 
 
 def _end_children() -> None:
@@ -219,18 +195,5 @@ def _end_children() -> None:
         os.killpg(os.getpgrp(), signal.SIGTERM)
 
 
-def _send(pipe: int, message: Mapping[str, object]) -> None:
-    os.write(pipe, json.dumps(message).encode() + b"\n")
-
-
-def _die_with(parent: int) -> None:
-    """Linux kills this process with its parent; elsewhere the next message finds nobody who reads it."""
-    if sys.platform == "linux":
-        set_parent_death_signal = 1
-        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
-
-
 if __name__ == "__main__":
-    main()
+    child.run(main)

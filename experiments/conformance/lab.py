@@ -23,9 +23,10 @@ from samestep.app.evidence.bags import (
 from samestep.experiments.conformance import PROCESSES, QUESTION, classifier, releases, verdicts
 from samestep.experiments.conformance.faults import FAULTS, Fault
 from samestep.experiments.conformance.frameworks import FRAMEWORKS, Framework, Release
-from samestep.experiments.conformance.pairs import Report, Task, Tell, measure
+from samestep.experiments.conformance.pairs import Report, Task, measure
 from samestep.experiments.conformance.scenarios import SCENARIOS
 from samestep.experiments.conformance.verdicts import Judged
+from samestep.experiments.ranks import Tell
 
 NAME = "conformance"
 RERUN = 1e-6

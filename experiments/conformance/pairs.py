@@ -1,4 +1,4 @@
-"""Start the two processes of a framework, watch them, and begin again behind a measurement that brought them down.
+"""Run the two processes of a framework, and begin again behind a measurement that brought them down.
 
 Importing a framework takes longer than all that is measured with it, so one pair does everything, and every wait is
 bounded. When a rank crashes, hangs or ends early, the first task that not both ranks have finished is to blame: it gets
@@ -6,28 +6,23 @@ the reason, both processes end, and a new pair goes on with the rest.
 """
 
 import json
-import os
-import signal
 import socket
-import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from samestep.app.paths import IMPORTED_FROM
 from samestep.experiments.conformance.frameworks import Framework
+from samestep.experiments.ranks import Tell, parent
+from samestep.experiments.ranks.parent import Limits, Message, Program, Rank, RunFailedError, StuckError
 
 PROCESSES = 2
 RESTARTS = 8
-_PEER_GONE = ("Connection closed by peer", "Connection reset by peer")
 
 Task = tuple[str, str]
 """Setting and scenario."""
-Tell = Callable[[str, float | None], None]
 
 
 @dataclass
@@ -53,15 +48,12 @@ class Report:
 
 
 @dataclass
-class _Rank:
-    process: subprocess.Popen[bytes]
-    messages: Path
-    log: Path
-    read: int = 0
+class _Heard:
+    """What one rank has said of its tasks."""
+
     task: Task | None = None
     done: dict[Task, dict[str, Any] | None] = field(default_factory=dict)
     unavailable: dict[Task, str] = field(default_factory=dict)
-    ended: bool = False
 
 
 def measure(
@@ -104,25 +96,35 @@ def measure(
 
 def _run_pair(framework: Framework, folder: Path, target: Path | None, report: Report, tell: Tell) -> str | None:
     """Run one pair and add to the report what both ranks finished; the reason when they did not get to the end."""
-    port = _free_port()
-    ranks: list[_Rank] = []
+    heard = [_Heard() for _ in range(PROCESSES)]
+
+    def hear(rank: Rank, message: Message) -> None:
+        _take(message, heard[rank.number], report)
+        first = heard[0].task
+        tell(f"{framework.name}: {first[0]}" if first else framework.name, None)
+
+    program = Program(
+        "samestep.experiments.conformance.child",
+        PROCESSES,
+        partial(_variables, folder, _free_port()),
+        (target,) if target else (),
+        homes=True,
+    )
+    limits = Limits(silent_after=None, stuck_after=framework.seconds, start_within=framework.start)
     try:
-        for rank in range(PROCESSES):
-            ranks.append(_start(folder, rank, port, target))
-        return _watch(ranks, framework, report, tell)
+        parent.run(program, folder, hear, limits)
+    except StuckError as error:
+        return f"nothing moved for {error.seconds:.0f} s"
+    except RunFailedError as error:
+        return _reason(error.culprit)
     finally:
-        for each in ranks:
-            if each.process.poll() is None:
-                os.killpg(each.process.pid, signal.SIGKILL)
-            each.process.wait()
+        _collect(heard, report)
+    return None
 
 
-def _start(folder: Path, rank: int, port: int, target: Path | None) -> _Rank:
-    home = folder / f"home{rank}"
-    home.mkdir()
-    environment = {key: value for key, value in os.environ.items() if key != "TORCH_DISTRIBUTED_DEBUG"}
-    paths = (str(target) if target else None, str(IMPORTED_FROM), os.environ.get("PYTHONPATH"))
-    environment |= {
+def _variables(folder: Path, port: int, rank: int) -> dict[str, str]:
+    """What torchrun would set, and what keeps a framework on this machine and off its devices."""
+    return {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
         "WORLD_SIZE": str(PROCESSES),
@@ -130,23 +132,12 @@ def _start(folder: Path, rank: int, port: int, target: Path | None) -> _Rank:
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         "TORCHELASTIC_RUN_ID": "conformance",
-        "OMP_NUM_THREADS": "1",
-        "MKL_NUM_THREADS": "1",
-        "GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo",
+        "GLOO_SOCKET_IFNAME": parent.LOOPBACK,
         "CUDA_VISIBLE_DEVICES": "",
         "HF_HUB_OFFLINE": "1",
-        "HF_HOME": str(home),
+        "HF_HOME": str(parent.home(folder, rank)),
         "TOKENIZERS_PARALLELISM": "false",
-        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
     }
-    log = folder / f"rank{rank}.log"
-    command = [sys.executable, "-m", "samestep.experiments.conformance.child", str(folder), str(os.getpid())]
-    with log.open("wb") as stream:
-        process = subprocess.Popen(
-            command, env=environment, cwd=home, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream,
-            start_new_session=True,
-        )  # fmt: skip
-    return _Rank(process, folder / f"rank{rank}.jsonl", log)
 
 
 def _free_port() -> int:
@@ -155,39 +146,7 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _watch(ranks: list[_Rank], framework: Framework, report: Report, tell: Tell) -> str | None:
-    allowed, last = framework.start, time.monotonic()
-    while True:
-        ended = [each.process.poll() for each in ranks]
-        heard = [_listen(each, report) for each in ranks]
-        if any(heard):
-            tell(f"{framework.name}: {ranks[0].task[0]}" if ranks[0].task else framework.name, None)
-            allowed, last = framework.seconds, time.monotonic()
-        _collect(ranks, report)
-        if all(each.ended for each in ranks):
-            return None
-        if any(code is not None and not each.ended for code, each in zip(ended, ranks, strict=True)):
-            return _reason(ranks)
-        if time.monotonic() - last > allowed:
-            return f"nothing moved for {allowed:.0f} s"
-        time.sleep(0.03)
-
-
-def _listen(rank: _Rank, report: Report) -> bool:
-    """Read what is new from a rank; whether there was anything."""
-    if not rank.messages.exists():
-        return False
-    with rank.messages.open("rb") as stream:
-        stream.seek(rank.read)
-        lines = stream.read().splitlines(keepends=True)
-    complete = [line for line in lines if line.endswith(b"\n")]
-    for line in complete:
-        rank.read += len(line)
-        _take(json.loads(line), rank, report)
-    return bool(complete)
-
-
-def _take(message: Mapping[str, Any], rank: _Rank, report: Report) -> None:
+def _take(message: Message, rank: _Heard, report: Report) -> None:
     match message:
         case {"plan": {"settings": settings, "tasks": tasks, "packages": packages}}:
             report.settings, report.packages = settings, packages
@@ -198,11 +157,11 @@ def _take(message: Mapping[str, Any], rank: _Rank, report: Report) -> None:
             rank.done[setting, scenario] = measurement
         case {"unavailable": [setting, scenario], "reason": reason}:
             rank.unavailable[setting, scenario] = reason
-        case {"end": environment}:
-            report.environment, rank.ended = environment, True
+        case {"environment": environment}:
+            report.environment = environment
 
 
-def _collect(ranks: list[_Rank], report: Report) -> None:
+def _collect(ranks: Sequence[_Heard], report: Report) -> None:
     """What every rank has finished is finished."""
     for task in report.tasks:
         if task not in report.measured and all(task in each.done for each in ranks):
@@ -211,17 +170,6 @@ def _collect(ranks: list[_Rank], report: Report) -> None:
             report.unavailable[task] = ranks[0].unavailable[task]
 
 
-def _reason(ranks: list[_Rank]) -> str:
-    """Why the first rank fell: the other one may fall a moment later because its peer is gone."""
-    time.sleep(0.3)
-    fallen = [(rank, each) for rank, each in enumerate(ranks) if each.process.poll() is not None and not each.ended]
-    rank, culprit = min(fallen, key=lambda each: any(sign in _last_line(each[1]) for sign in _PEER_GONE))
-    code = culprit.process.returncode
-    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-    line = _last_line(culprit) if code > 0 else ""
-    return f"rank {rank} {how}" + (f": {line}" if line else "")
-
-
-def _last_line(rank: _Rank) -> str:
-    lines = [line.strip() for line in rank.log.read_text(errors="replace").splitlines() if line.strip()]
-    return lines[-1][:300] if lines else ""
+def _reason(culprit: Rank) -> str:
+    line = culprit.last_line[:300] if culprit.process.returncode > 0 else ""
+    return f"rank {culprit.number} {culprit.ending}" + (f": {line}" if line else "")

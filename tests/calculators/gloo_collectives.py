@@ -1,6 +1,6 @@
 """What torch's collectives really do, on P Gloo processes: outputs, gradients, errors and warnings, case by case.
 
-Run by `test_collectives.py` through `experiments.processes`. `options["cases"]` are bodies of the calculator with
+Run by `test_collectives.py` through `experiments.ranks`. `options["cases"]` are bodies of the calculator with
 output_grads; the result lists, in the same order, for each way the rows over ranks of the output, the gradient, the
 error and the warnings.
 """
@@ -15,7 +15,7 @@ import torch.distributed._functional_collectives as functional
 import torch.distributed.nn.functional as nn_functional
 
 from samestep.app.evidence.bags import Result
-from samestep.experiments.world import World
+from samestep.experiments.ranks.world import World
 
 REDUCE = {
     "sum": dist.ReduceOp.SUM,

@@ -1,6 +1,6 @@
 """Bodies of the calculator, run for real: what every rank of FSDP2 held at every moment, and what it called.
 
-Run by `test_fsdp_timeline.py` through `experiments.processes` on 4 processes; the measuring is the experiment's.
+Run by `test_fsdp_timeline.py` through `experiments.ranks` on 4 processes; the measuring is the experiment's.
 `options["cases"]` are the bodies, on 2 ranks (two independent pairs) or 4.
 """
 
@@ -10,7 +10,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from samestep.app.evidence.bags import Result
 from samestep.experiments.fsdp_timeline import COLLECTIVES, Measured, observe
-from samestep.experiments.world import World
+from samestep.experiments.ranks.world import World
 
 
 def run(world: World) -> Result | None:

@@ -19,7 +19,7 @@ from samestep.app.calculators.collectives.traffic import Sent, pairwise as direc
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.limits import MAX_LISTED_CELLS
 from samestep.app.evidence.bags import Json
-from samestep.experiments.processes import Job, launch, workplace
+from samestep.experiments.ranks.launch import Job, launch, workplace
 
 CASES = {
     case["id"]: case for case in json.loads((Path(__file__).parents[1] / "cases.json").read_text("utf-8"))["cases"]

@@ -13,7 +13,7 @@ from samestep.app.calculators.fsdp_timeline import STATES, Inputs, Query, comput
 from samestep.app.contract.errors import InputError
 from samestep.app.evidence.bags import Json
 from samestep.app.mathematics.element_size import BYTES
-from samestep.experiments.processes import Job, launch, workplace
+from samestep.experiments.ranks.launch import Job, launch, workplace
 
 KINDS = (
     "sharded",

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from samestep.app.evidence.bags import Result
-from samestep.experiments.world import World
+from samestep.experiments.ranks.world import World
 
 
 def run(world: World) -> Result | None:

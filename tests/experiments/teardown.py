@@ -15,8 +15,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))
 
-from samestep.experiments.processes import Job, Step, launch, workplace  # noqa: E402
-from samestep.experiments.world import World  # noqa: E402
+from samestep.experiments.ranks.launch import Job, Step, launch, workplace  # noqa: E402
+from samestep.experiments.ranks.world import World  # noqa: E402
 
 
 def run(world: World) -> None:

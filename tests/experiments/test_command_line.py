@@ -8,7 +8,7 @@ import pytest
 
 from samestep.app.evidence.bags import Row
 from samestep.experiments import __main__ as lab, runs
-from samestep.experiments.processes import Step
+from samestep.experiments.ranks.launch import Step
 from samestep.experiments.registry import ROOT, experiments
 from samestep.experiments.report import Progress, print_result
 
@@ -43,7 +43,7 @@ def test_the_sources_of_an_experiment_are_what_it_imports_here() -> None:
         "experiments/train_tiny.py",
         "experiments/tiny_transformer.py",
         "experiments/tokenizer.py",
-        "experiments/world.py",
+        "experiments/ranks/world.py",
     } <= names
     assert not any("publish" in name or "verify" in name for name in names)  # they change no number
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from samestep.experiments.processes import Job, Limits, RunFailedError, Step, launch, workplace
+from samestep.experiments.ranks.launch import Job, Step, launch, workplace
+from samestep.experiments.ranks.parent import Limits, RunFailedError
 from samestep.experiments.registry import ROOT
 
 pytestmark = pytest.mark.usefixtures("rank_programs")
@@ -129,7 +130,7 @@ def test_the_limits_stay_within_a_minute() -> None:
 
 def test_ranks_do_not_outlive_a_killed_parent(tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from samestep.experiments.processes import Job, launch\n"
+        "import sys; from pathlib import Path; from samestep.experiments.ranks.launch import Job, launch\n"
         f"launch(Job(['lab_ranks'], 2, options={{'do': 'loop'}}), Path({str(tmp_path)!r}),"
         " lambda step: print(step.rank, step.what, flush=True))"
     )

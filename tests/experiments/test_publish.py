@@ -59,7 +59,7 @@ def test_provenance_names_files_sources_commit_and_packages_but_nothing_of_this_
     build = statement["predicate"]["buildDefinition"]
     assert build["externalParameters"] == {"experiment": "clip_ownership", "processes": 2, "seed": 5}
     names = {each.get("name") for each in build["resolvedDependencies"]}
-    assert {"commit", "experiments/clip_ownership.py", "experiments/results.py", "experiments/world.py"} <= names
+    assert {"commit", "experiments/clip_ownership.py", "experiments/results.py", "experiments/ranks/world.py"} <= names
     assert any(each.get("uri", "").startswith("pkg:pypi/torch@") for each in build["resolvedDependencies"])
 
 

@@ -143,16 +143,16 @@ def test_numbers_that_the_calculator_does_not_give_are_found(bag: Path) -> None:
 def test_a_source_that_changed_since_makes_evidence_stale(bag: Path) -> None:
     def forge(statement: dict[str, Any]) -> None:
         sources = statement["predicate"]["buildDefinition"]["resolvedDependencies"]
-        changed = next(each for each in sources if each.get("name") == "experiments/world.py")
+        changed = next(each for each in sources if each.get("name") == "experiments/ranks/world.py")
         changed["digest"]["sha256"] = "0" * 64
         gone = next(each for each in sources if each.get("name") == "experiments/results.py")
         gone["name"] = "experiments/removed.py"
 
     rewrite(bag, forge, "provenance.json")
     assert sorted(found(bag)) == [
+        "stale: experiments/ranks/world.py has changed",
         "stale: experiments/removed.py is gone",
         "stale: experiments/results.py is new",
-        "stale: experiments/world.py has changed",
     ]
 
 

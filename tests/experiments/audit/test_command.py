@@ -13,7 +13,7 @@ from samestep.experiments.__main__ import main
 from samestep.experiments.audit import Report, command
 from samestep.experiments.audit.failure import Failure
 from samestep.experiments.audit.report import PlanReport, Stage, as_json, failed
-from samestep.experiments.processes import ROOT
+from samestep.experiments.registry import ROOT
 
 
 def test_an_example_is_printed_as_it_stands(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,23 +9,24 @@ from pathlib import Path
 import pytest
 
 from samestep.experiments.audit import launch
+from samestep.experiments.ranks.parent import Rank
 
 
 @pytest.fixture
-def ended(tmp_path: Path) -> Iterator[launch._Process]:
+def ended(tmp_path: Path) -> Iterator[Rank]:
     """A process that has ended with code 0, as os._exit(0) in the reader's step would make it."""
     reader, writer = os.pipe()
     os.close(writer)
     process = subprocess.Popen([sys.executable, "-S", "-c", ""])
     process.wait()
-    yield launch._Process(0, process, reader, tmp_path / "rank0.log")
+    yield Rank(0, process, reader, tmp_path / "rank0.log")
     os.close(reader)
 
 
-def test_a_rank_that_ends_with_code_0_before_it_is_done_has_failed(ended: launch._Process) -> None:
-    assert ended.failed
-    ended.done = True
-    assert not ended.failed
+def test_a_rank_that_ends_with_code_0_before_it_is_done_has_failed(ended: Rank) -> None:
+    assert ended.fallen
+    ended.over = True
+    assert not ended.fallen
 
 
 def test_the_log_of_a_crashed_rank_is_shown_without_our_frames(tmp_path: Path) -> None:
