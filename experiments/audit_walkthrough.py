@@ -13,7 +13,6 @@ weights. The negative control deals the samples out evenly: then dividing by the
 and the audit must not claim one.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,10 +21,11 @@ from samestep.app.evidence.bags import Control, Expectation, Json, Result, Row, 
 from samestep.experiments.audit import Report, Settings, audit_many, plans
 from samestep.experiments.audit.printing import printed
 from samestep.experiments.audit.report import PlanReport
+from samestep.experiments.measured import environment
 from samestep.experiments.ranks import Tell
-from samestep.experiments.results import control, result, row
+from samestep.experiments.results import control, result, row, write
 
-QUESTION = {
+QUESTION: Text = {
     "zh": "训练步里埋一个错误，审计能说出是哪一个吗？",
     "en": "With a fault planted in a training step, does the audit say which one?",
 }
@@ -86,9 +86,7 @@ def run(place: Path, options: Mapping[str, Json], tell: Tell) -> Result:
     made = _result(reports)
     shown = reports["rank_means"]
     shown = replace(shown, plans=shown.plans[:1])
-    folder = place / "audit_walkthrough"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "result.json").write_text(json.dumps(made, ensure_ascii=False, allow_nan=False, indent=1) + "\n", "utf-8")
+    folder = write(made, place)
     for language in ("zh", "en"):
         (folder / f"rank_means.{language}.txt").write_text(printed(shown, language) + "\n", "utf-8")
     return made
@@ -96,20 +94,19 @@ def run(place: Path, options: Mapping[str, Json], tell: Tell) -> Result:
 
 def _result(reports: Mapping[str, Report]) -> Result:
     rows = [_row(name, plan) for name, report in reports.items() for plan in report.plans if _wanted(name, plan)]
-    made = result(
+    in_the_ranks: dict[str, Json] = {"threads": 1, "dtype": Settings().dtype, "deterministic_algorithms": True}
+    return result(
         __name__,
         PROCESSES,
-        question=QUESTION,  # type: ignore[arg-type]
+        question=QUESTION,
         scope=SCOPE,
         setup={"samples": SAMPLES, "processes": PROCESSES, "microbatches": MICROBATCHES, "optimizer": "sgd"},
         cases=CASES,
         paths={name: subject.title for name, subject in SUBJECTS.items()},
         rows=rows,
         controls=_controls(reports),
+        environment=environment() | in_the_ranks,
     )
-    in_the_ranks: dict[str, Json] = {"threads": 1, "dtype": Settings().dtype, "deterministic_algorithms": True}
-    made["environment"] |= in_the_ranks
-    return made
 
 
 def _wanted(name: str, plan: PlanReport) -> bool:

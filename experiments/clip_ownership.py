@@ -25,10 +25,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from samestep.app.evidence.bags import AGREES, DIFFERS, Control, Expectation, Json, Result, Row, Text
+from samestep.experiments.measured import difference, environment, plain
 from samestep.experiments.ranks.world import World, collectives
-from samestep.experiments.results import calculator_agrees, control, difference, plain, result, row
+from samestep.experiments.results import calculator_agrees, control, result, row
 
-QUESTION = {
+QUESTION: Text = {
     "zh": "梯度分散在多张卡上时，范数、裁剪系数和跳步决策怎样统一？",
     "en": "With gradients on several ranks, how do they agree on norm, clipping coefficient and skipping?",
 }
@@ -286,13 +287,14 @@ def run(world: World) -> Result | None:
     return result(
         __name__,
         processes,
-        question=cast(Text, QUESTION),
+        question=QUESTION,
         scope=SCOPE,
         setup=setup,
         cases={case: scene.title for case, scene in SCENES.items()},
         paths=PATHS,
         rows=rows,
         controls=[*controls(rows), calculator_agrees(__name__, setup, rows)],
+        environment=environment(),
     )
 
 

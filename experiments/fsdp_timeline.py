@@ -37,10 +37,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from samestep.app.calculators.fsdp_timeline import STATES, Inputs, compute
 from samestep.app.evidence.bags import Control, Expectation, Json, Result, Row, Text
 from samestep.app.mathematics.element_size import BYTES
+from samestep.experiments.measured import environment
 from samestep.experiments.ranks.world import World
 from samestep.experiments.results import control, result, row
 
-QUESTION = {
+QUESTION: Text = {
     "zh": "FSDP2 的一步里，每个进程每一刻持有多少字节，一共通信多少？",
     "en": "How many bytes does a process hold at every moment of an FSDP2 step, and how much does it communicate?",
 }
@@ -569,19 +570,18 @@ def run(world: World) -> Result | None:
     write(world.folder / __name__.rpartition(".")[2] / "timeline.csv", measured)
     rows = [compare(case, path, measured[case.name]) for case in known for path in (FOR_DDP if case.ddp else FOR_FSDP)]
     bodies: dict[str, Json] = {case.name: cast(Json, case.body) for case in known}
-    made = result(
+    return result(
         __name__,
         processes,
-        question=cast(Text, QUESTION),
+        question=QUESTION,
         scope=SCOPE,
         setup={"cases": bodies, "kinds": list(KINDS), "collectives": list(COLLECTIVES)},
         cases={case.name: case.title for case in known},
         paths={name: path.title for name, path in PATHS.items()},
         rows=rows,
         controls=controls(known, measured, rows),
+        environment=environment() | {"dtype": "float32, bfloat16"},  # of what is measured: the default plays no part
     )
-    made["environment"]["dtype"] = "float32, bfloat16"  # of what is measured; the default plays no part here
-    return made
 
 
 def write(place: pathlib.Path, measured: Mapping[str, Sequence[Measured]]) -> None:

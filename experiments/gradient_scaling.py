@@ -24,10 +24,11 @@ from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 
 from samestep.app.evidence.bags import DIFFERS, Control, Expectation, Json, Result, Row, Text
+from samestep.experiments.measured import difference, environment, plain
 from samestep.experiments.ranks.world import World, collectives
-from samestep.experiments.results import calculator_agrees, control, difference, plain, result, row
+from samestep.experiments.results import calculator_agrees, control, result, row
 
-QUESTION = {
+QUESTION: Text = {
     "zh": "累积 M 个微批、D 张卡规约之后，梯度是基准的几倍？",
     "en": "After M micro-batches and a reduction over D processes, which multiple of the reference is the gradient?",
 }
@@ -225,13 +226,14 @@ def run(world: World) -> Result | None:
     return result(
         __name__,
         processes,
-        question=cast(Text, QUESTION),
+        question=QUESTION,
         scope=SCOPE,
         setup=setup,
         cases={case.name: case.title for case in known},
         paths={name: path.title for name, path in PATHS.items()},
         rows=rows,
         controls=[*controls(known), calculator_agrees(__name__, setup, rows)],
+        environment=environment(),
     )
 
 

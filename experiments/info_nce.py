@@ -27,10 +27,11 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from samestep.app.evidence.bags import DIFFERS, Control, Expectation, Json, Result, Row, Text
+from samestep.experiments.measured import difference, difference_over, environment, plain
 from samestep.experiments.ranks.world import World, collectives
-from samestep.experiments.results import calculator_agrees, control, difference, difference_over, plain, result, row
+from samestep.experiments.results import calculator_agrees, control, result, row
 
-QUESTION = {
+QUESTION: Text = {
     "zh": "每张卡只算自己的 query，远端 document 的梯度可以切断吗？",
     "en": "Every rank computes its own queries: may the gradient of remote documents be cut off?",
 }
@@ -346,13 +347,14 @@ def run(world: World) -> Result | None:
     return result(
         __name__,
         processes,
-        question=cast(Text, QUESTION),
+        question=QUESTION,
         scope=SCOPE,
         setup=note,
         cases={case: fixture.title for case, fixture in known.items()},
         paths={name: path.title for name, path in PATHS.items()},
         rows=rows,
         controls=[*controls(rows, known), calculator_agrees(__name__, note, rows)],
+        environment=environment(),
     )
 
 

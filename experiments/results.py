@@ -1,15 +1,12 @@
-"""How an experiment writes down what it found: rows with a stated expectation, controls, environment, verdict."""
+"""How an experiment writes down what it found: rows with a stated expectation, controls, environment, verdict.
 
+Torch-free: an experiment whose numbers come from other processes need not import it.
+"""
+
+import json
 import math
-import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
 from samestep.app.evidence.bags import (
     AGREES,
@@ -18,6 +15,7 @@ from samestep.app.evidence.bags import (
     Control,
     Expectation,
     Json,
+    NotMeasured,
     Result,
     Row,
     TensorSet,
@@ -27,39 +25,12 @@ from samestep.app.evidence.bags import (
 )
 from samestep.experiments import calculated
 
-Named = Mapping[str, Tensor]
 
-
-def difference(got: Tensor, wanted: Tensor) -> float | None:
-    """Largest absolute difference over all elements; None when either holds a value that is not finite."""
-    largest = float((got.cpu() - wanted.cpu()).abs().max()) if got.numel() else 0.0
-    return largest if math.isfinite(largest) else None
-
-
-def difference_over(got: Named, wanted: Named) -> float | None:
-    """`difference` over sets of tensors with the same names."""
-    if got.keys() != wanted.keys():
-        raise ValueError(f"different tensors: {sorted(got.keys() ^ wanted.keys())}")
-    largest = [difference(got[name], wanted[name]) for name in wanted]
-    return None if None in largest else max((each for each in largest if each is not None), default=0.0)
-
-
-def plain(value: Tensor | float) -> Json:
-    """A tensor as nested lists, a number as it is: without −0, and with non-finite numbers as strings."""
-    if isinstance(value, Tensor):
-        listed = value.detach().cpu().tolist()
-        return [plain(each) for each in _tensors(value)] if isinstance(listed, list) else plain(float(listed))
-    if math.isfinite(value):
-        return value + 0.0
+def number(value: float | None) -> Json:
+    """A number as it is, without −0, or as a string where it is not finite; None where there is none."""
+    if value is None or math.isfinite(value):
+        return None if value is None else value + 0
     return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
-
-
-def _tensors(value: Tensor) -> Iterable[Tensor]:
-    return value.detach().unbind(0)
-
-
-def arrays(tensors: Named) -> dict[str, NDArray[Any]]:
-    return {name: np.asarray(tensor.detach().cpu().numpy()) for name, tensor in tensors.items()}
 
 
 def row(
@@ -109,7 +80,7 @@ def calculator_agrees(module: str, setup: Mapping[str, Json], rows: Sequence[Row
     largest = max(differences.values(), default=float("inf"))
     title: Text = {"zh": "页面上的计算器给出同样的数", "en": "the wiki's calculator gives the same numbers"}
     holds = largest <= calculated.TOLERANCE
-    return control("calculator", title, holds, rows=len(differences), max_abs_difference=plain(largest))
+    return control("calculator", title, holds, rows=len(differences), max_abs_difference=number(largest))
 
 
 def result(
@@ -123,11 +94,17 @@ def result(
     paths: Mapping[str, Text],
     rows: Sequence[Row],
     controls: Sequence[Control],
+    environment: Mapping[str, Json],
+    command: str | None = None,
     tensors: Mapping[str, TensorSet] | None = None,
     rerun: float = 1e-10,
     curve: dict[str, list[list[float]]] | None = None,
+    not_measured: Sequence[NotMeasured] | None = None,
 ) -> Result:
-    """The whole note. It holds when there are rows, and every row and control is met."""
+    """The whole note. It holds when there are rows, and every row and control is met.
+
+    `command`: what repeats it, unless it takes `--processes`. `not_measured`: what could not be measured here.
+    """
     name = module.rpartition(".")[2]
     tolerance: Tolerance = {"agrees": AGREES, "differs": DIFFERS, "rerun": rerun}
     holds = bool(rows) and all(each["met"] for each in rows) and all(each["met"] for each in controls)
@@ -136,7 +113,7 @@ def result(
         "name": name,
         "question": question,
         "scope": scope,
-        "command": f"python -m experiments run {name} --processes {processes}",
+        "command": command or f"python -m experiments run {name} --processes {processes}",
         "processes": processes,
         "setup": dict(setup),
         "tolerance": tolerance,
@@ -145,35 +122,20 @@ def result(
         "rows": list(rows),
         "controls": list(controls),
         "tensors": dict(tensors or {}),
-        "environment": environment(),
+        "environment": dict(environment),
         "verdict": "holds" if holds else "fails",
     }
+    if not_measured is not None:
+        made["not_measured"] = list(not_measured)
     if curve:
         made["curve"] = curve
     return made
 
 
-def environment() -> dict[str, Json]:
-    """What the last bits of a number may depend on."""
-    return {
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "system": platform.system(),
-        "machine": platform.machine(),
-        "cpu": _cpu(),
-        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        "threads": torch.get_num_threads(),
-        "device": torch.get_default_device().type,
-        "dtype": str(torch.get_default_dtype()).removeprefix("torch."),
-        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
-    }
-
-
-def _cpu() -> str:
-    information = Path("/proc/cpuinfo")
-    if information.is_file():
-        for line in information.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor()
+def write(made: Result, folder: Path) -> Path:
+    """Write `folder/NAME/result.json`; where its other files belong."""
+    place = folder / made["name"]
+    place.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(made, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+    (place / "result.json").write_text(text, "utf-8")
+    return place

@@ -24,8 +24,9 @@ from torch import Tensor
 
 from samestep.app.evidence.bags import Control, Json, Result, Row, Text
 from samestep.experiments import corpus, tokenizer
+from samestep.experiments.measured import arrays, difference_over, environment
 from samestep.experiments.ranks.world import World
-from samestep.experiments.results import arrays, control, difference_over, result, row
+from samestep.experiments.results import control, result, row
 from samestep.experiments.tensors import describe, largest_difference, load, raw_sha256, save
 from samestep.experiments.tiny_transformer import (
     PARAMETERS,
@@ -37,7 +38,7 @@ from samestep.experiments.tiny_transformer import (
     parameter_count,
 )
 
-QUESTION = {
+QUESTION: Text = {
     "zh": "这份权重与 tokenizer 从哪里来，重复训练会得到同样的比特吗？",
     "en": "Where do these weights and this tokenizer come from, and does training again give the same bits?",
 }
@@ -257,13 +258,14 @@ def note(world: World, training: Training, everybody: list[tuple[Moments, Moment
     return result(
         __name__,
         world.processes(PROCESSES),
-        question=cast(Text, QUESTION),
+        question=QUESTION,
         scope=SCOPE,
         setup=setup(training),
         cases={"training": {"zh": "整段训练", "en": "the whole training"}, "resumed": _RESUMED},
         paths={row["path"]: row["title"] for row in rows},
         rows=rows,
         controls=controls(training),
+        environment=environment(),
         tensors=sets,
         rerun=1e-8,
         curve={"train": curve, "validation": training.validation},

@@ -26,8 +26,9 @@ from torch import Tensor
 
 from samestep.app.evidence.bags import DIFFERS, Control, Expectation, Json, Result, Row, TensorSet, Text, sha256_of
 from samestep.experiments import corpus, tokenizer
+from samestep.experiments.measured import arrays, difference, difference_over, environment, plain
 from samestep.experiments.ranks.world import World
-from samestep.experiments.results import arrays, control, difference, difference_over, plain, result, row
+from samestep.experiments.results import control, result, row
 from samestep.experiments.tensors import canonical_sha256, load, raw_sha256, save
 from samestep.experiments.tiny_transformer import PARAMETERS, WINDOW, TinyTransformer, parameter_count
 from samestep.experiments.train_tiny import FLOOR, LEARNING_RATE, adamw, optimizer_state, restore, restore_optimizer
@@ -45,7 +46,7 @@ from samestep.experiments.update_paths import (
     window_sum,
 )
 
-QUESTION = {
+QUESTION: Text = {
     "zh": "完整模型里，拆成微批和两进程后还是同一次更新吗？",
     "en": "In a whole model, split into micro-batches and two processes: is it still the same update?",
 }
@@ -288,13 +289,14 @@ def run(world: World) -> Result | None:
     return result(
         __name__,
         count,
-        question=cast(Text, QUESTION),
+        question=QUESTION,
         scope=SCOPE,
         setup=setup(folder, start, origins),
         cases={name: case.title for name, case in CASES.items()},
         paths={name: path.title for name, path in PATHS.items()} | TITLES,
         rows=rows,
         controls=controls(start, rows, count),
+        environment=environment(),
         tensors=keep(world.folder / "transformer_update", start, learnt),
     )
 

@@ -17,7 +17,9 @@ other rules would look the same. A framework that is not installed is not measur
     verdicts, lab   from measurements to rows, and all of them together
 """
 
-QUESTION = {
+from samestep.app.evidence.bags import Text
+
+QUESTION: Text = {
     "zh": "真实框架的一次更新，究竟给每个 token 多大的系数？",
     "en": "Which coefficient does every token really get in an update of a real framework?",
 }

@@ -43,7 +43,7 @@ def main(post: Post) -> None:
 def measure(job: Mapping[str, Any], post: Post) -> None:
     import torch
 
-    from samestep.experiments.results import environment
+    from samestep.experiments.measured import environment
 
     torch.set_num_threads(1)
     adapter: Any = import_module(job["adapter"])

@@ -10,7 +10,6 @@ from typing import Any, cast
 from samestep.app.evidence.bags import (
     AGREES,
     DIFFERS,
-    SCHEMA,
     ConformanceRow,
     Control,
     Expectation,
@@ -27,6 +26,7 @@ from samestep.experiments.conformance.pairs import Report, Task, measure
 from samestep.experiments.conformance.scenarios import SCENARIOS
 from samestep.experiments.conformance.verdicts import Judged
 from samestep.experiments.ranks import Tell
+from samestep.experiments.results import control, result, write
 
 NAME = "conformance"
 RERUN = 1e-6
@@ -62,19 +62,16 @@ def run(place: Path, options: Mapping[str, Json], tell: Tell) -> Result:
     for subject in chosen:
         report = _measure(subject, scenarios, tell)
         environment = environment or report.environment
-        made = list(rows_of(subject, report))
-        rows += made
+        own = list(rows_of(subject, report))
+        rows += own
         controls.append(_everything_measured(subject, report))
         absent += _unavailable(subject, report)
-        paths |= {row["path"]: _path_title(subject, row["title"]) for row in made}
+        paths |= {row["path"]: _path_title(subject, row["title"]) for row in own}
     if not rows and absent:
         raise releases.CannotMeasureError("; ".join(f"{each['framework']}: {each['reason']}" for each in absent))
-    result = _result(rows, [*controls, *_planted(rows), *_redetected(rows)], paths, environment, absent)
-    folder = place / NAME
-    folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(result, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
-    (folder / "result.json").write_text(text, "utf-8")
-    return result
+    made = _result(rows, [*controls, *_planted(rows), *_redetected(rows)], paths, environment, absent)
+    write(made, place)
+    return made
 
 
 def _subjects(options: Mapping[str, Json]) -> tuple[list[Subject], list[NotMeasured]]:
@@ -129,15 +126,14 @@ def _everything_measured(subject: Subject, report: Report) -> Control:
     measured = len(report.measured) + len(aborted)
     wanted = len(report.tasks) - len(report.unavailable)
     name = f"{subject.framework.name} {subject.version}"
-    values: dict[str, Json] = {"measured": measured, "wanted": wanted}
-    if report.problem:
-        values["problem"] = report.problem
-    return {
-        "id": f"measured-{_slug(subject.framework.id)}-{_slug(subject.version)}",
-        "title": {"zh": f"{name} 的每种设置都测到了", "en": f"every setting of {name} was measured"},
-        "values": values,
-        "met": report.problem is None and measured == wanted,
-    }
+    return control(
+        _slug(f"measured-{subject.framework.id}-{subject.version}"),
+        {"zh": f"{name} 的每种设置都测到了", "en": f"every setting of {name} was measured"},
+        report.problem is None and measured == wanted,
+        measured=measured,
+        wanted=wanted,
+        **({"problem": report.problem} if report.problem else {}),
+    )
 
 
 def _planted(rows: Sequence[ConformanceRow]) -> Iterator[Control]:
@@ -145,12 +141,8 @@ def _planted(rows: Sequence[ConformanceRow]) -> Iterator[Control]:
     planted = [row for row in rows if "planted factor 2" in row["labels"] and row["kind"] == "coefficients"]
     if planted:
         seen = [row for row in planted if row["met"] and "*P" in row["verdict"]]
-        yield {
-            "id": "planted-factor",
-            "title": {"zh": "故意放进去的 2 倍被认了出来", "en": "a factor of 2 that was planted is seen"},
-            "values": {"planted": len(planted), "seen": len(seen)},
-            "met": len(seen) == len(planted),
-        }
+        title: Text = {"zh": "故意放进去的 2 倍被认了出来", "en": "a factor of 2 that was planted is seen"}
+        yield control("planted-factor", title, len(seen) == len(planted), planted=len(planted), seen=len(seen))
 
 
 def _redetected(rows: Sequence[ConformanceRow]) -> Iterator[Control]:
@@ -163,12 +155,9 @@ def _redetected(rows: Sequence[ConformanceRow]) -> Iterator[Control]:
         )
         if old is None or pinned is None:
             continue
-        yield {
-            "id": _slug(f"fault-{fault.framework}-{fault.version}-{fault.setting}-{fault.scenario}"),
-            "title": fault.title,
-            "values": {"before": old["id"], "after": pinned["id"], "url": fault.url},
-            "met": _apart(old, pinned) > DIFFERS,
-        }
+        name = _slug(f"fault-{fault.framework}-{fault.version}-{fault.setting}-{fault.scenario}")
+        seen = _apart(old, pinned) > DIFFERS
+        yield control(name, fault.title, seen, before=old["id"], after=pinned["id"], url=fault.url)
 
 
 def _of(row: ConformanceRow, fault: Fault) -> bool:
@@ -287,7 +276,6 @@ def _result(
     environment: dict[str, Json],
     absent: list[NotMeasured],
 ) -> Result:
-    holds = bool(rows) and all(each["met"] for each in (*rows, *controls))
     setup: dict[str, Json] = {
         "scenarios": {
             each.id: cast(Json, {"counts": each.counts, "accumulation": each.accumulation, "before": each.before})
@@ -295,21 +283,18 @@ def _result(
         },
         "faults": [cast(Json, asdict(fault)) for fault in FAULTS],
     }
-    return {
-        "schema": SCHEMA,
-        "name": NAME,
-        "question": cast(Text, QUESTION),
-        "scope": SCOPE,
-        "command": f"python -m experiments run {NAME}",
-        "processes": PROCESSES,
-        "setup": cast(dict[str, Json], json.loads(json.dumps(setup))),
-        "tolerance": {"agrees": AGREES, "differs": DIFFERS, "rerun": RERUN},
-        "cases": {each.id: each.title for each in SCENARIOS.values() if any(row["case"] == each.id for row in rows)},
-        "paths": paths,
-        "rows": cast(list[Row], list(rows)),
-        "controls": controls,
-        "tensors": {},
-        "not_measured": absent,
-        "environment": environment,
-        "verdict": "holds" if holds else "fails",
-    }
+    return result(
+        NAME,
+        PROCESSES,
+        question=QUESTION,
+        scope=SCOPE,
+        setup=cast(dict[str, Json], json.loads(json.dumps(setup))),
+        cases={each.id: each.title for each in SCENARIOS.values() if any(row["case"] == each.id for row in rows)},
+        paths=paths,
+        rows=cast(list[Row], list(rows)),
+        controls=controls,
+        environment=environment,
+        command=f"python -m experiments run {NAME}",
+        rerun=RERUN,
+        not_measured=absent,
+    )

@@ -28,6 +28,7 @@ from samestep.experiments.conformance.classifier import (
     spread,
 )
 from samestep.experiments.conformance.scenarios import Scenario
+from samestep.experiments.results import number
 
 CLIPPING = 1e-5
 """torch adds 1e-6 to a norm before it divides by it, so that a clipped gradient is a little shorter than asked."""
@@ -110,8 +111,8 @@ def _tokens(first: Seen, scenario: Scenario, expected: Any, tolerance: float) ->
         differences=differences,
         values={
             "coefficients": _plain(means),
-            "spread": _json(spread(tokens)),
-            "residual": _json(first["residual"]),
+            "spread": number(spread(tokens)),
+            "residual": number(first["residual"]),
             **({"factors": cast(Json, dict(finding.nearest))} if finding.nearest else {}),
         },
         agrees=tolerance,
@@ -146,7 +147,7 @@ def _state(first: Seen, scenario: Scenario, expected: Any, tolerance: float) -> 
         expectation=decisive,
         expected={"parameter_change": decisive},
         differences={"parameter_change": changes["parameters"]},
-        values={name: _json(first[name]) for name in ("parameters_before", "parameters", "moments", "steps", "loss")},
+        values={name: number(first[name]) for name in ("parameters_before", "parameters", "moments", "steps", "loss")},
         agrees=max(tolerance, DIFFERS),
         fits=expected in (None, verdict),
     )
@@ -169,7 +170,7 @@ def _clipping(first: Seen, scenario: Scenario, expected: Any, tolerance: float) 
         expectation=decisive,
         expected={"reported_norm": decisive, **dict.fromkeys(held, AGREE)},
         differences={"reported_norm": away, **held},
-        values={**{name: _plain(first[name]) for name in names}, "residual": _json(first["residual"])},
+        values={**{name: _plain(first[name]) for name in names}, "residual": number(first["residual"])},
         agrees=agrees,
         fits=expected in (None, verdict),
         residual=_finite(first["residual"]),
@@ -186,7 +187,7 @@ def _contrastive(first: Seen, scenario: Scenario, expected: Any, tolerance: floa
     wanted: dict[str, Expectation] = {}
     values: dict[str, Json] = {}
     for name, each in groups.items():
-        values |= {f"{name}_factor": _json(each["factor"]), f"{name}_residual": _json(each["residual"])}
+        values |= {f"{name}_factor": number(each["factor"]), f"{name}_residual": number(each["residual"])}
         differences[f"{name}_from_full_batch"] = _finite(max(abs(each["factor"] - 1), each["residual"]))
         differences[f"{name}_residual"] = _finite(each["residual"])
         if isinstance(factors, Mapping):
@@ -253,11 +254,5 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _json(value: float | None) -> Json:
-    if value is None or math.isfinite(value):
-        return value
-    return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
-
-
 def _plain(value: Any) -> Json:
-    return [_plain(each) for each in value] if isinstance(value, list) else _json(value)
+    return [_plain(each) for each in value] if isinstance(value, list) else number(value)

@@ -7,7 +7,6 @@ object is alive, `destroy_process_group()` can wait for ever (its destructor nee
 
 import gc
 import io
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from samestep.app.evidence.bags import Json, Result
 from samestep.experiments.ranks import Tell
+from samestep.experiments.results import write
 
 if TYPE_CHECKING:
     import torch
@@ -122,13 +122,11 @@ def perform(world: World, modules: Sequence[str]) -> list[Result]:
     results = []
     for name in modules:
         world.meet()
-        result = import_module(name).run(world)
+        result: Result | None = import_module(name).run(world)
         gc.collect()
         if result is not None:
-            place = world.folder / result["name"] / "result.json"
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_text(json.dumps(result, ensure_ascii=False, allow_nan=False, indent=1) + "\n", "utf-8")
-            results.append(cast(Result, result))
+            write(result, world.folder)
+            results.append(result)
     world.meet()
     return results
 
