@@ -14,10 +14,10 @@ they see of the whole update, and must see the same; a rank that cannot see it a
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from samestep.app.evidence.bags import Text
-from samestep.experiments.conformance.scenarios import Scenario
+from samestep.experiments.conformance.scenarios import Kind, Scenario
 
 Cells = tuple[tuple[float, ...], ...]
 Expected = str | Cells | Mapping[str, float | None]
@@ -33,7 +33,8 @@ class Setting:
     `about` says what it is and, where the framework claims something, what. `labels`: what a reader must know of how it
     was run ("stubbed constructor"). `tolerance`: how far coefficients may be from exact fractions, as absolute values:
     1e-10 for float64 throughout, 1e-6 where the framework computes in float32. `releases`: expectations that replace
-    `expected` for other versions of the framework than the pinned one.
+    `expected` for other versions of the framework than the pinned one. `planted`: in a control, the name of the factor
+    that was put in on purpose.
     """
 
     id: str
@@ -43,6 +44,7 @@ class Setting:
     labels: tuple[str, ...] = ()
     tolerance: float = 1e-10
     releases: Mapping[str, Mapping[str, Expected]] = field(default_factory=dict)
+    planted: str | None = None
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ class Coefficients:
     `later`: the same for the update after this window, where one was made; tokens in it have leaked.
     """
 
+    kind: ClassVar[Kind] = Kind.COEFFICIENTS
     tokens: list[list[list[float]]]
     residual: float
     later: list[list[list[float]]] | None = None
@@ -66,6 +69,7 @@ class StateChange:
     reports it, None where it reports none.
     """
 
+    kind: ClassVar[Kind] = Kind.STATE
     parameters: float
     moments: float
     steps: int
@@ -81,6 +85,7 @@ class Clipping:
     length of the part of the applied gradient that is not along the unclipped one; 0 when all was scaled alike.
     """
 
+    kind: ClassVar[Kind] = Kind.CLIPPING
     reported: list[float | None]
     true: float
     max_norm: float
@@ -103,6 +108,7 @@ class Contrastive:
     Groups: `query`, `document`, `temperature`, `bias`, or `encoder` where one encoder embeds both sides.
     """
 
+    kind: ClassVar[Kind] = Kind.CONTRASTIVE
     groups: Mapping[str, Proportion]
 
 

@@ -19,18 +19,9 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import Any
 
-from samestep.experiments.conformance.adapter import (
-    Clipping,
-    Coefficients,
-    Contrastive,
-    Measurement,
-    Setting,
-    StateChange,
-)
+from samestep.experiments.conformance.adapter import Measurement, Setting
 from samestep.experiments.conformance.scenarios import SCENARIOS
 from samestep.experiments.ranks.child import Post, run
-
-KINDS = {Coefficients: "coefficients", StateChange: "state", Clipping: "clipping", Contrastive: "contrastive"}
 
 
 def main(post: Post) -> None:
@@ -77,7 +68,7 @@ def expectations(setting: Setting, version: str, pinned: bool) -> Mapping[str, A
 
 
 def described_measurement(measurement: Measurement | None) -> Mapping[str, Any] | None:
-    return None if measurement is None else {"kind": KINDS[type(measurement)], **asdict(measurement)}
+    return None if measurement is None else {"kind": measurement.kind, **asdict(measurement)}
 
 
 if __name__ == "__main__":

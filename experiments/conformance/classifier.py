@@ -17,12 +17,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from samestep.experiments.conformance.scenarios import Scenario
+from samestep.experiments.conformance.scenarios import SCENARIOS, Scenario
 
 Tokens = Sequence[Sequence[Sequence[float]]]
 RULES = ("global_token_mean", "replica_equal", "microbatch_equal")
-TAIL = "D"
-"""The scenario whose window is not full: what fits there need not fit elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -176,14 +174,14 @@ _WITHOUT_K = {"K": "1", "P*K": "P", "1/K": "1", "1/(P*K)": "1/P", "N/(P*K)": "N/
 
 @dataclass(frozen=True)
 class Resolution:
-    """What a setting does, from all of its scenarios: `full` fits every complete window, `tail` what was found in D."""
+    """What a setting does, from all of its scenarios: `full` fits every complete window, `tail` the last one."""
 
     full: frozenset[str]
     tail: frozenset[str]
 
     def verdict(self, finding: Finding, scenario: Scenario) -> str:
         """The finding of one scenario, in the light of the others."""
-        light = self.tail if scenario.id == TAIL else self.full
+        light = self.tail if scenario.tail else self.full
         return said(finding.candidates & light or finding.candidates, scenario) or finding.verdict
 
 
@@ -194,11 +192,13 @@ def resolve(findings: Mapping[str, Finding]) -> Resolution:
     K: complete windows have shown what P does, and only the missing micro-batches are new.
     """
     full: frozenset[str] | None = None
+    tail: frozenset[str] = frozenset()
     for scenario, finding in findings.items():
-        if scenario != TAIL and finding.candidates:
+        if SCENARIOS[scenario].tail:
+            tail = finding.candidates
+        elif finding.candidates:
             full = finding.candidates if full is None else full & finding.candidates
     full = full or frozenset()
-    tail = findings[TAIL].candidates if TAIL in findings else frozenset()
     if same := tail & full:
         return Resolution(full, same)
     rules = {each.partition("*")[0] for each in full if "*" not in each}

@@ -56,6 +56,7 @@ def run(place: Path, options: Mapping[str, Json], tell: Tell) -> Result:
     scenarios = cast(list[str], options.get("scenario") or [])
     chosen, absent = _subjects(options)
     rows: list[ConformanceRow] = []
+    planted: list[tuple[ConformanceRow, str]] = []
     controls: list[Control] = []
     environment: dict[str, Json] = {}
     paths: dict[str, Text] = {}
@@ -64,12 +65,13 @@ def run(place: Path, options: Mapping[str, Json], tell: Tell) -> Result:
         environment = environment or report.environment
         own = list(rows_of(subject, report))
         rows += own
+        planted += [(row, factor) for row in own if (factor := report.settings[row["setting"]]["planted"])]
         controls.append(_everything_measured(subject, report))
         absent += _unavailable(subject, report)
         paths |= {row["path"]: _path_title(subject, row["title"]) for row in own}
     if not rows and absent:
         raise releases.CannotMeasureError("; ".join(f"{each['framework']}: {each['reason']}" for each in absent))
-    made = _result(rows, [*controls, *_planted(rows), *_redetected(rows)], paths, environment, absent)
+    made = _result(rows, [*controls, *_planted(planted), *_redetected(rows)], paths, environment, absent)
     write(made, place)
     return made
 
@@ -136,11 +138,10 @@ def _everything_measured(subject: Subject, report: Report) -> Control:
     )
 
 
-def _planted(rows: Sequence[ConformanceRow]) -> Iterator[Control]:
-    """Settings whose label says that a factor was planted must be seen to carry it, or the lab sees nothing."""
-    planted = [row for row in rows if "planted factor 2" in row["labels"] and row["kind"] == "coefficients"]
+def _planted(planted: Sequence[tuple[ConformanceRow, str]]) -> Iterator[Control]:
+    """Rows whose setting has a factor planted in it must be seen to carry it, or the lab sees nothing."""
     if planted:
-        seen = [row for row in planted if row["met"] and "*P" in row["verdict"]]
+        seen = [row for row, factor in planted if row["met"] and f"*{factor}" in row["verdict"]]
         title: Text = {"zh": "故意放进去的 2 倍被认了出来", "en": "a factor of 2 that was planted is seen"}
         yield control("planted-factor", title, len(seen) == len(planted), planted=len(planted), seen=len(seen))
 
@@ -210,7 +211,7 @@ def _failed(report: Report, task: Task) -> Judged:
     expectation: Expectation = "undefined" if aborts else "agrees"
     verdict = "aborts" if aborts else "not_measured"
     return Judged(
-        kind=verdicts.kind_of(SCENARIOS[task[1]]),
+        kind=SCENARIOS[task[1]].kind,
         verdict=verdict,
         candidates=[verdict],
         expectation=expectation,
@@ -237,7 +238,7 @@ def _row(subject: Subject, report: Report, task: Task, judged: Judged, verdict: 
         "setting": name,
         "version": subject.version,
         "scenario": scenario,
-        "kind": cast(Any, judged.kind),
+        "kind": judged.kind.value,
         "coefficients": judged.coefficients,
         "residual": judged.residual,
         "verdict": said,

@@ -5,10 +5,20 @@ micro-batch k, N their sum. In a partial last window fewer than K micro-batches 
 """
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from samestep.app.evidence.bags import Text
 
 Counts = tuple[tuple[int, ...], ...]
+
+
+class Kind(StrEnum):
+    """What is looked at: the coefficient of every token (or pair of a contrastive loss), state, or clipping."""
+
+    COEFFICIENTS = "coefficients"
+    STATE = "state"
+    CLIPPING = "clipping"
+    CONTRASTIVE = "contrastive"
 
 
 @dataclass(frozen=True)
@@ -24,6 +34,12 @@ class Scenario:
     counts: Counts
     accumulation: int = 1
     before: Counts = ()
+    kind: Kind = Kind.COEFFICIENTS
+
+    @property
+    def tail(self) -> bool:
+        """Whether the window is a last one that is not full: what holds there need not hold elsewhere."""
+        return len(self.counts[0]) < self.accumulation
 
     @property
     def total(self) -> int:
@@ -63,19 +79,32 @@ SCENARIOS: dict[str, Scenario] = {
             {"zh": "整个窗口没有标签：0｜0（AdamW）", "en": "a window without labels: 0 | 0 (AdamW)"},
             ((0,), (0,)),
             before=((2,), (8,)),
+            kind=Kind.STATE,
         ),
-        Scenario("clip", {"zh": "裁剪梯度范数：2｜8", "en": "clipping the gradient norm: 2 | 8 labels"}, ((2,), (8,))),
-        Scenario("pairs", {"zh": "对比损失，每卡 3 对", "en": "contrastive, 3 pairs a rank"}, ((3,), (3,))),
+        Scenario(
+            "clip",
+            {"zh": "裁剪梯度范数：2｜8", "en": "clipping the gradient norm: 2 | 8 labels"},
+            ((2,), (8,)),
+            kind=Kind.CLIPPING,
+        ),
+        Scenario(
+            "pairs",
+            {"zh": "对比损失，每卡 3 对", "en": "contrastive, 3 pairs a rank"},
+            ((3,), (3,)),
+            kind=Kind.CONTRASTIVE,
+        ),
         Scenario(
             "pairs_unequal",
             {"zh": "对比损失，3｜2 对", "en": "contrastive, 3 | 2 pairs"},
             ((3,), (2,)),
+            kind=Kind.CONTRASTIVE,
         ),
         Scenario(
             "pairs_accumulated",
             {"zh": "对比损失，每卡累积两个 3 对的微批", "en": "contrastive, two micro-batches of 3 pairs a rank"},
             ((3, 3), (3, 3)),
             accumulation=2,
+            kind=Kind.CONTRASTIVE,
         ),
     )
 }

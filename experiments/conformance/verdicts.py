@@ -27,12 +27,11 @@ from samestep.experiments.conformance.classifier import (
     listing,
     spread,
 )
-from samestep.experiments.conformance.scenarios import Scenario
+from samestep.experiments.conformance.scenarios import Kind, Scenario
 from samestep.experiments.results import number
 
 CLIPPING = 1e-5
 """torch adds 1e-6 to a norm before it divides by it, so that a clipped gradient is a little shorter than asked."""
-KIND_OF = {"F": "state", "clip": "clipping", "pairs": "contrastive"}
 
 AGREE: Expectation = "agrees"
 Seen = Mapping[str, Any]
@@ -43,7 +42,7 @@ Seen = Mapping[str, Any]
 class Judged:
     """`fits`: whether what was expected is among what fits, True where nothing was expected."""
 
-    kind: str
+    kind: Kind
     verdict: str
     candidates: list[str]
     expectation: Expectation
@@ -57,15 +56,16 @@ class Judged:
     finding: Finding | None = field(default=None)
 
 
-def kind_of(scenario: Scenario) -> str:
-    return KIND_OF.get(scenario.id.partition("_")[0], "coefficients")
-
-
 def judge(seen: Sequence[Seen | None], scenario: Scenario, expected: Any, tolerance: float) -> Judged:
     """Judge rank 0's measurement, and compare the other ranks' with it."""
     first = cast(Seen, seen[0])
-    judges = {"coefficients": _tokens, "state": _state, "clipping": _clipping, "contrastive": _contrastive}
-    judged = judges[first["kind"]](first, scenario, expected, tolerance)
+    judges = {
+        Kind.COEFFICIENTS: _tokens,
+        Kind.STATE: _state,
+        Kind.CLIPPING: _clipping,
+        Kind.CONTRASTIVE: _contrastive,
+    }
+    judged = judges[Kind(first["kind"])](first, scenario, expected, tolerance)
     others = [each for each in seen[1:] if each is not None]
     if others:
         judged.differences["replicas"] = _finite(max(_apart(first, each) for each in others))
@@ -103,7 +103,7 @@ def _tokens(first: Seen, scenario: Scenario, expected: Any, tolerance: float) ->
         global_expected = rest = "undefined"
     means = cell_means(tokens)
     return Judged(
-        kind="coefficients",
+        kind=Kind.COEFFICIENTS,
         verdict=finding.verdict,
         candidates=listing(finding.candidates, scenario),
         expectation=global_expected,
@@ -141,7 +141,7 @@ def _state(first: Seen, scenario: Scenario, expected: Any, tolerance: float) -> 
     usual: dict[str, Expectation] = {"no_op": "agrees", "state_only": "agrees", "moved": "differs"}
     decisive = usual.get(expected or verdict, "undefined")
     return Judged(
-        kind="state",
+        kind=Kind.STATE,
         verdict=verdict,
         candidates=[verdict],
         expectation=decisive,
@@ -164,7 +164,7 @@ def _clipping(first: Seen, scenario: Scenario, expected: Any, tolerance: float) 
     held = {name: _finite(value) for name, value in applied.items()} if decisive != "differs" else {}
     names = ("reported", "true", "max_norm", "updated")
     return Judged(
-        kind="clipping",
+        kind=Kind.CLIPPING,
         verdict=verdict,
         candidates=[verdict],
         expectation=decisive,
@@ -200,7 +200,7 @@ def _contrastive(first: Seen, scenario: Scenario, expected: Any, tolerance: floa
         else:
             wanted[f"{name}_from_full_batch"] = _outcome(differences[f"{name}_from_full_batch"], tolerance)
     return Judged(
-        kind="contrastive",
+        kind=Kind.CONTRASTIVE,
         verdict=verdict,
         candidates=[verdict],
         expectation="agrees" if set(wanted.values()) == {"agrees"} else "differs",

@@ -19,7 +19,7 @@ from samestep.experiments.conformance.frameworks.bigram_training import (
     summed,
 )
 from samestep.experiments.conformance.reader import IGNORED, Bigram
-from samestep.experiments.conformance.scenarios import Scenario
+from samestep.experiments.conformance.scenarios import Kind, Scenario
 
 SETTINGS = (
     Setting(
@@ -69,14 +69,14 @@ def run(setting: str, scenario: Scenario, rank: int, world_size: int) -> Measure
     accelerator = Accelerator(gradient_accumulation_steps=scenario.accumulation, cpu=True)
     windows = Windows(scenario)
     table = Bigram(windows.ids)
-    loop = Loop(accelerator, table, windows, MAX_NORM if scenario.id == "clip" else None)
+    loop = Loop(accelerator, table, windows, MAX_NORM if scenario.kind is Kind.CLIPPING else None)
     if setting == "recipe":
         loop.recipe()
     else:
         loop.accumulate_mean()
-    if scenario.id == "F":
+    if scenario.kind is Kind.STATE:
         return state_change(loop.states)
-    if scenario.id == "clip":
+    if scenario.kind is Kind.CLIPPING:
         rule = "global_token_mean" if setting == "recipe" else "microbatch_equal"
         return windows.clipping(rule, -table.weight, loop.norm)
     return windows.coefficients(-table.weight)

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 from samestep.experiments.conformance.adapter import Clipping, Coefficients, StateChange
 from samestep.experiments.conformance.classifier import coefficients
 from samestep.experiments.conformance.reader import Bigram, Tokens, proportion
-from samestep.experiments.conformance.scenarios import Scenario
+from samestep.experiments.conformance.scenarios import Kind, Scenario
 
 MAX_NORM = 0.05
 """Of scenario `clip`: well below the norm that every objective's gradient has there."""
@@ -91,7 +91,7 @@ def summed(logits: Tensor, labels: Tensor) -> Tensor:
 
 def optimizer_of(scenario: Scenario, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
     """SGD with learning rate 1, so that the update is the gradient; AdamW where its moments are the question."""
-    if scenario.id == "F":
+    if scenario.kind is Kind.STATE:
         return torch.optim.AdamW(parameters, lr=0.1, weight_decay=0.0)
     return torch.optim.SGD(parameters, lr=1.0)
 

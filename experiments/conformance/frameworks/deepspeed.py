@@ -27,7 +27,7 @@ from samestep.experiments.conformance.frameworks.bigram_training import (
     summed,
 )
 from samestep.experiments.conformance.reader import Bigram, Tokens
-from samestep.experiments.conformance.scenarios import Scenario
+from samestep.experiments.conformance.scenarios import Kind, Scenario
 
 MEAN = {
     "A": "microbatch_equal",
@@ -37,13 +37,15 @@ MEAN = {
     "E": "microbatch_equal",
     "F": "moved",
 }
+ZERO = {"zero0": 0, "zero1": 1, "zero2": 2, "zero3": 3}
+"""ZeRO's stage in the settings that are about it; all others have stage 1."""
 NEXT = ((1, 1), (1, 1))
 """The window of the next epoch, after a tail."""
 
 
-def _zero(stage: int) -> Setting:
+def _zero(name: str, stage: int) -> Setting:
     return Setting(
-        f"zero{stage}",
+        name,
         {"zh": f"ZeRO-{stage}，损失取微批均值", "en": f"ZeRO-{stage} with the mean loss"},
         {
             "zh": "engine.backward(均值)、engine.step()；engine 把损失除以累积步数，梯度在卡间取平均。"
@@ -59,7 +61,7 @@ def _zero(stage: int) -> Setting:
 
 
 SETTINGS = (
-    *(_zero(stage) for stage in range(4)),
+    *(_zero(name, stage) for name, stage in ZERO.items()),
     Setting(
         "recipe",
         {
@@ -133,13 +135,13 @@ def run(setting: str, scenario: Scenario, rank: int, world_size: int) -> Measure
         train(engine, window)
         states.append(state(whole(), optimizer))
     trained = states[-1].parameters
-    if scenario.id == "F":
+    if scenario.kind is Kind.STATE:
         return state_change(states)
-    if scenario.id == "clip":
+    if scenario.kind is Kind.CLIPPING:
         norm = engine.get_global_grad_norm()
         return windows.clipping("microbatch_equal", -trained, None if norm is None else float(norm))
     measured = windows.coefficients(-trained)
-    if scenario.id != "D":
+    if not scenario.tail:
         return measured
     train(engine, microbatches(following, rank))
     later, _ = windows.measured.read(trained - whole(), others=[following])
@@ -189,8 +191,8 @@ def config(setting: str, scenario: Scenario) -> dict[str, Any]:
     return {
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": scenario.accumulation,
-        "gradient_clipping": MAX_NORM if scenario.id == "clip" else 0.0,
-        "zero_optimization": {"stage": int(setting[4]) if setting.startswith("zero") else 1},
+        "gradient_clipping": MAX_NORM if scenario.kind is Kind.CLIPPING else 0.0,
+        "zero_optimization": {"stage": ZERO.get(setting, 1)},
         "zero_allow_untested_optimizer": True,
         **bf16,
     }

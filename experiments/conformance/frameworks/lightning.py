@@ -24,7 +24,7 @@ from samestep.experiments.conformance.frameworks.bigram_training import (
     summed,
 )
 from samestep.experiments.conformance.reader import Bigram
-from samestep.experiments.conformance.scenarios import Scenario
+from samestep.experiments.conformance.scenarios import Kind, Scenario
 
 MEAN = {
     "A": "microbatch_equal",
@@ -83,7 +83,7 @@ def run(setting: str, scenario: Scenario, rank: int, world_size: int) -> Measure
         strategy=DDPStrategy(process_group_backend="gloo"),
         max_epochs=1,
         accumulate_grad_batches=scenario.accumulation,
-        gradient_clip_val=MAX_NORM if scenario.id == "clip" else None,
+        gradient_clip_val=MAX_NORM if scenario.kind is Kind.CLIPPING else None,
         use_distributed_sampler=False,
         logger=False,
         enable_checkpointing=False,
@@ -91,9 +91,9 @@ def run(setting: str, scenario: Scenario, rank: int, world_size: int) -> Measure
         enable_model_summary=False,
     )
     trainer.fit(task, loader(flat(windows.of_rank(rank))))
-    if scenario.id == "F":
+    if scenario.kind is Kind.STATE:
         return state_change(task.states, float(trainer.callback_metrics["loss"]))
-    if scenario.id == "clip":
+    if scenario.kind is Kind.CLIPPING:
         rule = "global_token_mean" if task.recipe else "microbatch_equal"
         return windows.clipping(rule, -task.table.weight, task.norm)
     return windows.coefficients(-task.table.weight)

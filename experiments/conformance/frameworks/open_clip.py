@@ -23,11 +23,12 @@ FLAGS = {
     "clip_local_loss_gather_with_grad": (True, True),
 }
 """`local_loss`, `gather_with_grad`."""
-EXCHANGES = ("bidir", "shift", "reduce", "gather")
+EXCHANGES = {f"siglip_{exchange}": exchange for exchange in ("bidir", "shift", "reduce", "gather")}
+"""`dist_impl`."""
 SETTINGS = (
     *(
         Setting(
-            f"siglip_{exchange}",
+            name,
             {"zh": f"SigLipLoss，dist_impl={exchange}", "en": f"SigLipLoss, dist_impl={exchange}"},
             {
                 "zh": "逐对的 sigmoid 损失，不需要归一化常数：各卡把文本嵌入传给别的卡，梯度也传回来。",
@@ -37,7 +38,7 @@ SETTINGS = (
             {"pairs": "full_batch"},
             labels=LABELS,
         )
-        for exchange in EXCHANGES
+        for name, exchange in EXCHANGES.items()
     ),
     Setting(
         "clip_default",
@@ -104,7 +105,7 @@ def run(setting: str, scenario: Scenario, rank: int, world_size: int) -> Contras
             rank,
             {"temperature": LOG_SCALE},
         )
-    siglip = losses().SigLipLoss(dist_impl=setting.removeprefix("siglip_"), **ranks)
+    siglip = losses().SigLipLoss(dist_impl=EXCHANGES[setting], **ranks)
     return contrastive_pairs.measure(
         lambda queries, documents, scalars: siglip(queries, documents, scalars["temperature"].exp(), scalars["bias"]),
         lambda queries, documents, scalars: contrastive_pairs.sigmoid(

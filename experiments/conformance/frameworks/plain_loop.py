@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from samestep.experiments.conformance.adapter import Clipping, Coefficients, Measurement, StateChange
+from samestep.experiments.conformance.frameworks.bigram_training import MAX_NORM
 from samestep.experiments.conformance.reader import IGNORED, Bigram, Tokens, relative
-from samestep.experiments.conformance.scenarios import Scenario
+from samestep.experiments.conformance.scenarios import Kind, Scenario
 
 Loss = Literal["local_mean", "scaled_sum", "sum_over_total"]
-MAX_NORM = 0.05
 Clip = Callable[[nn.Module, float], float]
 """Clips the model's gradients to a norm in place, and gives the norm that it found."""
 
@@ -43,9 +43,9 @@ Wrap = Callable[[Bigram], Wrapped]
 
 
 def measure(wrap: Wrap, loss: Loss, scenario: Scenario, rank: int, clip: Clip) -> Measurement:
-    if scenario.id == "F":
+    if scenario.kind is Kind.STATE:
         return empty_window(wrap, loss, scenario, rank)
-    if scenario.id == "clip":
+    if scenario.kind is Kind.CLIPPING:
         return clipping(wrap, loss, scenario, rank, clip)
     before = Tokens(scenario.before)
     window = Tokens(scenario.counts, first=before.end)

@@ -15,7 +15,7 @@ from samestep.experiments.conformance.frameworks import contrastive_pairs
 from samestep.experiments.conformance.scenarios import Scenario
 
 LOSSES: dict[str, Any] = {"ntxent": NTXentLoss, "triplet": TripletMarginLoss, "contrastive": ContrastiveLoss}
-EFFICIENT = "_efficient"
+EFFICIENT = {f"{name}_efficient": name for name in LOSSES}
 SETTINGS = tuple(
     setting
     for name, kind in LOSSES.items()
@@ -32,7 +32,7 @@ SETTINGS = tuple(
             {"pairs": "full_batch"},
         ),
         Setting(
-            f"{name}{EFFICIENT}",
+            f"{name}_efficient",
             {"zh": f"{kind.__name__}，efficient=True", "en": f"{kind.__name__}, efficient=True"},
             {
                 "zh": "每张卡只以自己的嵌入为锚，收集来的嵌入是常数，损失却仍乘以 P：梯度偏大，方向也不同。",
@@ -46,8 +46,8 @@ SETTINGS = tuple(
 
 
 def run(setting: str, scenario: Scenario, rank: int, world_size: int) -> Contrastive:
-    loss = LOSSES[setting.removesuffix(EFFICIENT)]()
-    distributed = DistributedLossWrapper(loss, efficient=setting.endswith(EFFICIENT))
+    loss = LOSSES[EFFICIENT.get(setting, setting)]()
+    distributed = DistributedLossWrapper(loss, efficient=setting in EFFICIENT)
     first = sum(map(sum, scenario.counts[:rank]))
     return contrastive_pairs.measure(
         lambda queries, documents, _: distributed(*labelled(queries, documents, first)),

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from sentence_transformers.sentence_transformer.losses import (
     MultipleNegativesRankingLoss,
@@ -22,7 +22,32 @@ LOSSES: dict[str, tuple[Callable[..., Any], Callable[[Tensor, Tensor, float], Te
     "symmetric": (MultipleNegativesSymmetricRankingLoss, contrastive_pairs.symmetric),
     "all": (partial(MultipleNegativesRankingLoss, directions=DIRECTIONS), contrastive_pairs.all_directions),
 }
-"""The library's loss, and the same from its definition, by the first word of a setting."""
+"""The library's loss, and the same from its definition."""
+
+
+class Way(NamedTuple):
+    """How a setting is run. `apart`: the reference is the mean of what ranks, or micro-batches, compute alone."""
+
+    loss: str = "mnrl"
+    trainer: bool = False
+    gather: bool = False
+    cached: bool = False
+    apart: bool = False
+
+
+WAYS = {
+    "mnrl_default": Way(),
+    "mnrl_default_by_rank": Way(apart=True),
+    "mnrl_gather": Way(gather=True),
+    "symmetric_default": Way("symmetric"),
+    "symmetric_gather": Way("symmetric", gather=True),
+    "all_directions_gather": Way("all", gather=True),
+    "trainer_default": Way(trainer=True),
+    "trainer_gather": Way(trainer=True, gather=True),
+    "trainer_gather_by_microbatch": Way(trainer=True, gather=True, apart=True),
+    "trainer_cached_gather": Way(trainer=True, gather=True, cached=True),
+    "mnrl_gather_unequal": Way(gather=True),
+}
 ANOTHER = {"query": None, "document": None}
 GATHERED: Text = {
     "zh": "gather_across_devices=True：别的卡上的嵌入连同梯度一起收集，每张卡算自己那几行。",
@@ -155,20 +180,16 @@ SETTINGS = (
 
 
 def run(setting: str, scenario: Scenario, rank: int, world_size: int) -> Contrastive:
-    if setting.startswith("trainer_"):
-        return tiny_bert.train(
-            scenario,
-            gather="_gather" in setting,
-            cached="_cached" in setting,
-            by_microbatch=setting.endswith("_by_microbatch"),
-        )
-    framework, reference = LOSSES[setting.partition("_")[0]]
-    loss = framework(nn.Identity(), gather_across_devices="_gather" in setting)
+    way = WAYS[setting]
+    if way.trainer:
+        return tiny_bert.train(scenario, gather=way.gather, cached=way.cached, by_microbatch=way.apart)
+    framework, reference = LOSSES[way.loss]
+    loss = framework(nn.Identity(), gather_across_devices=way.gather)
     return contrastive_pairs.measure(
         lambda queries, documents, _: loss.compute_loss_from_embeddings([queries, documents], None),
         lambda queries, documents, _: reference(queries, documents, SCALE),
         scenario,
         rank,
         {},
-        by_rank=setting.endswith("_by_rank"),
+        by_rank=way.apart,
     )

@@ -17,7 +17,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback
 from samestep.experiments.conformance.adapter import Clipping, Coefficients, Measurement
 from samestep.experiments.conformance.frameworks.bigram_training import State, clipping, state, state_change
 from samestep.experiments.conformance.reader import IGNORED, by_cell, tomography
-from samestep.experiments.conformance.scenarios import Scenario
+from samestep.experiments.conformance.scenarios import Kind, Scenario
 
 VOCABULARY = 64
 WIDTH = 12
@@ -130,10 +130,10 @@ def arguments(scenario: Scenario) -> dict[str, Any]:
         "per_device_train_batch_size": 1,
         "gradient_accumulation_steps": scenario.accumulation,
         "num_train_epochs": 1,
-        "optim": "adamw_torch" if scenario.id == "F" else "sgd",
+        "optim": "adamw_torch" if scenario.kind is Kind.STATE else "sgd",
         "learning_rate": LEARNING_RATE,
         "lr_scheduler_type": "constant",
-        "max_grad_norm": MAX_NORM if scenario.id == "clip" else 0.0,
+        "max_grad_norm": MAX_NORM if scenario.kind is Kind.CLIPPING else 0.0,
         "logging_steps": 1,
         "save_strategy": "no",
         "report_to": [],
@@ -156,13 +156,13 @@ def read(record: Record, samples: Samples, rank: int) -> Measurement:
     expected = [sample["input_ids"].tolist() for sample in samples.of_rank(rank)]
     if record.seen != expected[: len(record.seen)]:
         raise RuntimeError(f"rank {rank} was given other samples than those that are read")
-    if scenario.id == "F":
+    if scenario.kind is Kind.STATE:
         return state_change(record.states, record.logs[-1]["loss"])
     before = record.states[windows - 1].parameters
     after = record.states[windows].parameters if len(record.states) > windows else before
     update = (before - after) / LEARNING_RATE
     gradients = token_gradients(before, samples.windows[-1])
-    if scenario.id == "clip":
+    if scenario.kind is Kind.CLIPPING:
         return _clipping(gradients, update, scenario, record.logs[-1]["grad_norm"])
     if not update.any():
         return Coefficients(by_cell([0.0] * scenario.total, scenario.counts), 0.0)

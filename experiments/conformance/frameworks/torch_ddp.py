@@ -55,6 +55,7 @@ SETTINGS = (
         },
         dict.fromkeys("ABCE", "microbatch_equal*P"),
         labels=("planted factor 2",),
+        planted="P",
     ),
     Setting(
         "fp16_hook",
@@ -86,19 +87,19 @@ SETTINGS = (
     ),
 )
 LOSSES: dict[str, Loss] = {"scaled_sum": "scaled_sum", "sum_hook": "sum_over_total"}
+JOINED = {"join_initial": True, "join_remaining": False}
+"""Whether `Join` divides by the initial world size."""
 
 
 def run(setting: str, scenario: Scenario, rank: int, world_size: int) -> Measurement:
     process_group()
-    if setting.startswith("join"):
-        return joined(scenario, rank, divide_by_initial=setting == "join_initial")
+    if setting in JOINED:
+        return joined(scenario, rank, divide_by_initial=JOINED[setting])
 
     def wrap(model: Bigram) -> Wrapped:
         ddp = DistributedDataParallel(model)
-        if setting.startswith("sum_hook"):
-            ddp.register_comm_hook(None, sum_hook)
-        elif setting == "fp16_hook":
-            ddp.register_comm_hook(None, fp16_compress_hook)
+        if setting in HOOKS:
+            ddp.register_comm_hook(None, HOOKS[setting])
 
         def alone(last: bool) -> AbstractContextManager[object]:
             return nullcontext() if last else ddp.no_sync()
@@ -116,6 +117,13 @@ def sum_hook(
     work: Any = dist.all_reduce(bucket.buffer(), async_op=True)
     future: torch.futures.Future[Tensor] = work.get_future().then(lambda reduced: reduced.value()[0])
     return future
+
+
+HOOKS: dict[str, Any] = {
+    "sum_hook": sum_hook,
+    "sum_hook_local_mean": sum_hook,
+    "fp16_hook": fp16_compress_hook,
+}
 
 
 def clip(model: nn.Module, max_norm: float) -> float:

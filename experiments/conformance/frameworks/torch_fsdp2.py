@@ -48,6 +48,7 @@ SETTINGS = (
         },
         dict.fromkeys("ABCE", "microbatch_equal*P"),
         labels=("planted factor 2",),
+        planted="P",
     ),
     Setting(
         "replicated",

@@ -19,6 +19,14 @@ LATEST_ONLY: dict[str, dict[str, Expected]] = {"4.57.1": {}, "4.53.3": {}, "4.50
 """For settings that older releases are not asked about."""
 LOCAL = dict.fromkeys("ABCDE", "replica_equal")
 NO_TAIL = {**LOCAL, "D": "dropped"}
+ZERO = {"zero1": 1, "zero2": 2}
+"""Settings over DeepSpeed, and ZeRO's stage."""
+GIVEN: dict[str, dict[str, Any]] = {
+    "average_off": {"average_tokens_across_devices": False},
+    "average_on": {"average_tokens_across_devices": True},
+    "fsdp2": {"fsdp": True, "fsdp_config": {"fsdp_version": 2}},
+}
+"""What a setting gives the `TrainingArguments`."""
 
 SETTINGS = (
     Setting(
@@ -129,7 +137,7 @@ SETTINGS = (
     ),
     *(
         Setting(
-            f"zero{stage}",
+            name,
             {"zh": f"Trainer 默认（DeepSpeed ZeRO-{stage}）", "en": f"Trainer, defaults (DeepSpeed ZeRO-{stage})"},
             {
                 "zh": "默认设置，交给 DeepSpeed 训练。Trainer 知道窗口在哪里结束，所以尾窗也会更新。",
@@ -139,7 +147,7 @@ SETTINGS = (
             tolerance=DEEPSPEED_TOLERANCE,
             releases=LATEST_ONLY,
         )
-        for stage in (1, 2)
+        for name, stage in ZERO.items()
     ),
 )
 
@@ -157,7 +165,7 @@ class NoKwargs(LlamaForCausalLM):
 
 def unavailable(setting: str) -> str | None:
     """Only the settings over DeepSpeed need more than this framework."""
-    if not setting.startswith("zero"):
+    if setting not in ZERO:
         return None
     if find_spec("deepspeed") is None:
         return "deepspeed is not installed"
@@ -173,14 +181,10 @@ def run(setting: str, scenario: Scenario, rank: int, world_size: int) -> Measure
     model = tiny_llama.model(NoKwargs if setting == "no_kwargs" else LlamaForCausalLM)
     record = tiny_llama.Record(model)
     samples = tiny_llama.Samples(scenario, first=setting == "first_label")
-    given: dict[str, Any] = {}
-    if setting.startswith("average_"):
-        given["average_tokens_across_devices"] = setting == "average_on"
-    if setting == "fsdp2":
-        given |= {"fsdp": True, "fsdp_config": {"fsdp_version": 2}}
-    if setting.startswith("zero"):
+    given = dict(GIVEN.get(setting, {}))
+    if setting in ZERO:
         deepspeed.started()
-        given["deepspeed"] = zero(int(setting[-1]))
+        given["deepspeed"] = zero(ZERO[setting])
     arguments = TrainingArguments(**tiny_llama.arguments(scenario), **given)
     if setting == "fsdp2":
         enter_fsdp()
