@@ -9,7 +9,8 @@ from typing import Any, cast
 from torch.distributed.device_mesh import init_device_mesh
 
 from samestep.app.evidence.bags import Result
-from samestep.experiments.fsdp_timeline import COLLECTIVES, Measured, observe
+from samestep.experiments.fsdp_timeline.step import Measured, observe
+from samestep.experiments.fsdp_timeline.traffic import COLLECTIVES
 from samestep.experiments.ranks.world import World
 
 

@@ -38,8 +38,8 @@ def test_the_experiments_are_found_without_importing_them() -> None:
 def test_the_sources_of_an_experiment_are_what_it_imports_here() -> None:
     names = {place.relative_to(ROOT).as_posix() for place in experiments()["transformer_update"].sources}
     assert {
-        "experiments/transformer_update.py",
-        "experiments/update_paths.py",
+        "experiments/transformer_update/__init__.py",
+        "experiments/transformer_update/paths.py",
         "experiments/train_tiny.py",
         "experiments/tiny_transformer.py",
         "experiments/tokenizer.py",

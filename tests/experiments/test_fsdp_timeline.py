@@ -12,7 +12,7 @@ import pytest
 from samestep.app.calculators.fsdp_timeline import STATES, Inputs, compute
 from samestep.app.evidence.bags import AGREES, Library, met
 from samestep.app.mathematics.element_size import BYTES
-from samestep.experiments import fsdp_timeline as experiment
+from samestep.experiments.fsdp_timeline import accounts, cases, checks, step, storages
 from samestep.experiments.registry import ROOT
 
 NAME = "fsdp_timeline"
@@ -36,7 +36,7 @@ def gaps(lab: Any, row: str) -> dict[str, float]:
 
 def test_every_check_holds(lab: Any) -> None:
     assert lab.results[NAME]["verdict"] == "holds", lab.output
-    assert len(lab.rows(NAME)) == len(CUT) * len(experiment.FOR_FSDP) + len(experiment.FOR_DDP)
+    assert len(lab.rows(NAME)) == len(CUT) * len(cases.FOR_FSDP) + len(cases.FOR_DDP)
 
 
 @pytest.mark.parametrize("case", CUT)
@@ -99,8 +99,8 @@ def steps(folder: Path) -> Iterator[tuple[str, int, list[Line]]]:
     """Case, rank and lines of every recorded step."""
     with (folder / "timeline.csv").open(encoding="utf-8", newline="") as stream:
         lines = list(csv.DictReader(stream))
-    for (case, rank), step in groupby(lines, lambda line: (line["case"], int(line["rank"]))):
-        yield case, rank, list(step)
+    for (case, rank), moments in groupby(lines, lambda line: (line["case"], int(line["rank"]))):
+        yield case, rank, list(moments)
 
 
 def check(folder: Path) -> int:
@@ -123,7 +123,7 @@ def check(folder: Path) -> int:
             group = "" if moment["group"] is None else str(moment["group"])
             assert (line["phase"], line["event"], line["group"]) == (moment["phase"], event, group)
             wanted = moment | {"optimizer": moment["optimizer"] - less, "total": moment["total"] - less}
-            for kind in (*experiment.KINDS, "total"):
+            for kind in (*storages.KINDS, "total"):
                 assert int(line[kind]) == wanted[kind], (case, rank, line)
     return checked
 
@@ -142,29 +142,29 @@ def test_the_published_moments_are_still_what_the_calculator_says() -> None:
 # --- the comparison itself, without processes
 
 
-def recorded(case: experiment.Case, name: str = "calculator") -> list[experiment.Measured]:
+def recorded(case: cases.Case, name: str = "calculator") -> list[step.Measured]:
     """Ranks that do exactly what an expectation says."""
     ranks = []
     for rank in range(case.ranks):
-        said = experiment.expected(case, name, rank)
+        said = accounts.expected(case, name, rank)
         assert said.moments is not None
         assert said.collectives is not None
         assert said.sent is not None
-        ranks.append(experiment.Measured(said.moments, said.collectives, [int(said.sent)], 1.0))
+        ranks.append(step.Measured(said.moments, said.collectives, [int(said.sent)], 1.0))
     return ranks
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 5, 6, 8])
 def test_for_any_number_of_processes_the_expectations_differ_where_they_say(ranks: int) -> None:
-    for case in experiment.cases(ranks):
-        for name in () if case.ddp else experiment.FOR_FSDP:
-            assert experiment.compare(case, name, recorded(case))["met"], (case.name, name)
+    for case in cases.cases_of(ranks):
+        for name in () if case.ddp else cases.FOR_FSDP:
+            assert accounts.compare(case, name, recorded(case))["met"], (case.name, name)
 
 
 def test_one_byte_on_one_rank_a_missing_moment_and_another_order_are_noticed() -> None:
-    case = experiment.cases(4)[0]
+    case = cases.cases_of(4)[0]
     good = recorded(case)
-    assert experiment.compare(case, "calculator", good)["met"]
+    assert accounts.compare(case, "calculator", good)["met"]
     moments = good[3].moments
     last = moments[20]
     heavier = last._replace(held=last.held | {"reduce_buffers": last.held["reduce_buffers"] + 1})
@@ -173,19 +173,19 @@ def test_one_byte_on_one_rank_a_missing_moment_and_another_order_are_noticed() -
         [*moments[:20], *moments[21:]],
         [*moments[:20], moments[21], moments[20], *moments[22:]],
     ):
-        assert not experiment.compare(case, "calculator", [*good[:3], good[3]._replace(moments=changed)])["met"]
-    assert not experiment.compare(case, "calculator", [good[0]._replace(collectives=[9, 4, 0]), *good[1:]])["met"]
-    assert not experiment.compare(case, "calculator", [good[0]._replace(sent=[0]), *good[1:]])["met"]
+        assert not accounts.compare(case, "calculator", [*good[:3], good[3]._replace(moments=changed)])["met"]
+    assert not accounts.compare(case, "calculator", [good[0]._replace(collectives=[9, 4, 0]), *good[1:]])["met"]
+    assert not accounts.compare(case, "calculator", [good[0]._replace(sent=[0]), *good[1:]])["met"]
 
 
 def test_controls_do_not_hold_where_nothing_happened() -> None:
-    case = experiment.cases(4)[0]
+    case = cases.cases_of(4)[0]
     good = recorded(case)
     ranks = [each._replace(sent=[1] * sum(each.collectives)) for each in good]
-    rows = [experiment.compare(case, name, good) for name in experiment.FOR_FSDP]
+    rows = [accounts.compare(case, name, good) for name in cases.FOR_FSDP]
 
-    def failed(changed: experiment.Measured) -> set[str]:
-        found = experiment.controls([case], {case.name: [changed, *ranks[1:]]}, rows)
+    def failed(changed: step.Measured) -> set[str]:
+        found = checks.controls([case], {case.name: [changed, *ranks[1:]]}, rows)
         return {each["id"] for each in found if not each["met"]}
 
     empty = [moment._replace(held=dict.fromkeys(moment.held, 0)) for moment in ranks[0].moments]
