@@ -321,7 +321,7 @@ def test_every_page_says_its_language_and_what_it_is(site: Site) -> None:
 
 
 def test_other_languages_inside_a_page_are_marked(site: Site) -> None:
-    """The switch speaks the other language, and kickers are English on Chinese pages too."""
+    """The switch speaks the other language."""
     for page in site.pages.values():
         own = page.tree.get("lang")
         for link in page.all("a"):

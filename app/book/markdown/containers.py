@@ -150,8 +150,9 @@ def _card(build: Build, name: str, title: str, line: int) -> list[Token]:
 def _step(build: Build, name: str, title: str, line: int) -> list[Token]:
     verb, bar, text = title.partition("|")
     if not bar or not text:
-        build.wrong(line, 'a step needs an English verb and a title: ::: step "COUNT|Title"')
-    return [*_line("p", "step-verb", verb, line, lang="en"), *_line("p", "step-title", text, line)]
+        build.wrong(line, 'a step needs a verb and a title: ::: step "COUNT|Title"')
+    language = {"lang": "en"} if verb.isascii() else {}
+    return [*_line("p", "step-verb", verb, line, **language), *_line("p", "step-title", text, line)]
 
 
 _TITLES: dict[str, Callable[[Build, str, str, int], list[Token]]] = {

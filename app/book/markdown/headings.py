@@ -1,4 +1,4 @@
-"""Headings: ids written by hand, levels in order, the English line above them."""
+"""Headings: ids written by hand, levels in order, the short line above them."""
 
 import re
 from collections.abc import Sequence
@@ -52,6 +52,6 @@ def _open(token: Token, inline: Token, build: Build, out: list[Token]) -> bool:
     kicker = str(token.attrs.pop("kicker", ""))
     token.meta = {**token.meta, "kicker": kicker}
     if kicker:
-        lang = "" if build.lang == "en" else ' lang="en"'
+        lang = ' lang="en"' if build.lang != "en" and kicker.isascii() else ""
         out.append(raw(f'<hgroup>\n<p class="kicker"{lang}>{escapeHtml(kicker)}</p>\n', block=True))
     return bool(kicker)

@@ -21,6 +21,7 @@ def test_a_heading_links_to_itself_below_its_kicker(html: Html) -> None:
         '<hgroup>\n<p class="kicker" lang="en">01 / COUNT</p>\n'
         '<h2 id="sec-a"><a class="anchor" href="#sec-a">先数 <math><mi>N</mi></math></a></h2>\n</hgroup>\n'
     )
+    assert '<p class="kicker">01 / 先数</p>' in html('{#sec-a kicker="01 / 先数"}\n## 甲')
 
 
 def test_sections_form_a_tree_with_plain_text_and_formula_names(compiled: Compile) -> None:

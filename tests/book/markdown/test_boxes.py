@@ -36,13 +36,14 @@ def test_exercises_are_numbered_and_hold_their_folded_answers(html: Html) -> Non
     assert page.index("练习 1") < page.index('<details class="answer">') < page.index("练习 2")
 
 
-def test_steps_are_an_ordered_list_with_an_english_verb_and_a_title(html: Html) -> None:
+def test_steps_are_an_ordered_list_with_a_verb_and_a_title(html: Html) -> None:
     page = html(':::: steps\n::: step "COUNT|确定 $N$"\n数。\n:::\n::: step "UPDATE|更新"\n走。\n:::\n::::')
     assert page.startswith(
         '<ol class="steps" role="list">\n<li class="step">\n<p class="step-verb" lang="en">COUNT</p>\n'
         '<p class="step-title">确定 <math><mi>N</mi></math></p>\n<p>数。</p>\n</li>\n'
     )
     assert page.count("<li") == 2
+    assert '<p class="step-verb">先数</p>' in html(':::: steps\n::: step "先数|确定"\n数。\n:::\n::::')
 
 
 def test_cards_are_a_list_and_may_hold_lists_formulas_and_panels(html: Html) -> None:
@@ -70,7 +71,7 @@ def test_a_caption_makes_a_figure_with_the_block_before_it(html: Html, block: st
         (":::: cards\n文\n::::", 2, "::: cards may hold only ::: card"),
         (':::: cards\n::: step "A|B"\nx\n:::\n::::', 2, "::: step must stand directly inside ::: steps"),
         (":::: steps\n::: step COUNT\nx\n:::\n::::", 2, "unknown box “step COUNT”"),
-        (':::: steps\n::: step "COUNT"\nx\n:::\n::::', 2, "a step needs an English verb and a title"),
+        (':::: steps\n::: step "COUNT"\nx\n:::\n::::', 2, "a step needs a verb and a title"),
         (":::: cards\n::: card\nx\n:::\n::::", 2, "a card needs a title"),
         ('$$a$$\n\n::: caption "T"\nx\n:::', 3, "::: caption takes no title"),
         ("文\n\n::: caption\nx\n:::", 3, "::: caption must follow"),
