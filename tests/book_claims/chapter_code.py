@@ -1,0 +1,70 @@
+"""The programs of the chapters of part B and of chapter 70, as their readers copy them."""
+
+import contextlib
+import io
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+CONTENT = Path(__file__).parents[2] / "content"
+CHAPTERS = (
+    "70-two-process-verification",
+    "110-update-and-stability",
+    "120-mixed-precision-order",
+    "130-sharding",
+    "140-fsdp-lifecycle",
+    "150-batch-noise",
+    "160-finetuning-budget",
+    "170-tiny-language-model",
+)
+_FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_PATIENCE = 120
+"""Seconds after which programs that start processes are ended."""
+
+
+def chapter(lang: str, name: str) -> str:
+    return (CONTENT / lang / f"{name}.md").read_text("utf-8")
+
+
+def programs(name: str, lang: str = "en") -> list[str]:
+    return _FENCE.findall(chapter(lang, name))
+
+
+def output(code: str) -> str:
+    """What a program of one process prints."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(compile(code, "chapter", "exec"), {"__name__": "chapter"})
+    return printed.getvalue()
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a program printed, and the traceback that ended it, if one did."""
+
+    out: str
+    error: str
+
+
+def run_together(folder: Path, named: Mapping[str, str]) -> dict[str, Ran]:
+    """Run programs that start processes, in one process that has torch; nothing of them outlives this call."""
+    for name, code in named.items():
+        (folder / f"{name}.py").write_text(code, "utf-8")
+    command = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("fork_programs.py")), str(folder)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    process = subprocess.Popen(command, cwd=folder, env=environment, start_new_session=True)
+    try:
+        assert process.wait(_PATIENCE) == 0
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return {name: Ran(text(folder / f"{name}.out"), text(folder / f"{name}.err")) for name in named}
+
+
+def text(file: Path) -> str:
+    return file.read_text("utf-8") if file.exists() else ""

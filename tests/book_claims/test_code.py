@@ -1,0 +1,159 @@
+"""Every program that a chapter of part B or chapter 70 prints runs, and shows what the chapter says that it shows."""
+
+import ast
+import math
+import re
+
+import pytest
+
+from tests.book_claims.chapter_code import CHAPTERS, Ran, chapter, output, programs, run_together
+
+
+def without_words(code: str) -> str:
+    """The program without its comments and texts, which are in the language of the chapter."""
+    tree = ast.parse(code)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            node.value = ""
+    return ast.dump(tree)
+
+
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_both_languages_print_the_same_programs(name: str) -> None:
+    assert list(map(without_words, programs(name, "en"))) == list(map(without_words, programs(name, "zh")))
+
+
+def numbers(line: str) -> list[float]:
+    return [float(found) for found in re.findall(r"-?\d+(?:\.\d+)?(?:e-?\d+)?", line)]
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
+    """Every program that starts processes, and those that the exercises ask for."""
+    (own,) = programs("70-two-process-verification")
+    loop, _ = programs("120-mixed-precision-order")
+    division, stepping = ' / scaler["scale"]', "        optimizer.step()"
+    assert (own.count("loss_sum(net, cells"), loop.count(division), loop.count(stepping)) == (1, 1, 1)
+    late = loop.replace(division, "").replace(stepping, f'        shard.grad /= scaler["scale"]\n{stepping}')
+    bypassed = own.replace("loss_sum(net, cells", "loss_sum(net.module, cells").replace("{apart:.1e}", "{apart:.4f}")
+    named = {
+        "own": own,
+        "bypassed": bypassed,
+        "loop": loop,
+        "late": late,
+        "counted": programs("130-sharding")[0],
+        "seen": programs("140-fsdp-lifecycle")[0],
+    }
+    return run_together(tmp_path_factory.mktemp("programs"), named)
+
+
+def test_chapter_70_a_check_of_ones_own_passes_the_right_rule_and_fails_the_wrong_one(ran: dict[str, Ran]) -> None:
+    assert ran["own"].error == ""
+    assert [line.split("replicas")[0].strip() for line in ran["own"].out.splitlines()] == ["P*S/N", "mean of means"]
+
+
+def test_chapter_70_calling_the_wrapped_module_is_found_by_comparing_replicas(ran: dict[str, Ran]) -> None:
+    assert "AssertionError" in ran["bypassed"].error
+    apart, off = numbers(ran["bypassed"].out.split("replicas")[1])
+    assert off == pytest.approx(apart / 2, rel=0.01)
+    for lang in ("en", "zh"):
+        assert f"{apart:.4f}" in chapter(lang, "70-two-process-verification")
+
+
+def test_chapter_110_an_empty_window_moves_what_the_chapter_says() -> None:
+    (code,) = programs("110-update-and-stability")
+    lines = {line[:10].strip(): line[10:] for line in output(code).splitlines()}
+    assert set(re.findall(r"\d\.\de[-+]\d+", lines["skip"] + lines["None"])) == {"0.0e+00"}
+    assert lines["zero loss"] == lines["clamped"] != lines["skip"]
+    assert lines["0/0"].count("nan") == 3
+
+
+def test_chapter_120_a_complete_step_agrees_with_its_reference_and_skips_on_all_ranks(ran: dict[str, Ran]) -> None:
+    assert ran["loop"].error == ""
+    assert ran["loop"].out.count("then skipped at scale 32768") == 2
+
+
+def test_chapter_120_unscaling_below_the_clip_loses_the_movement(ran: dict[str, Ran]) -> None:
+    reported = re.search(r"^AssertionError: (\S+)$", ran["late"].error, re.MULTILINE)
+    assert reported
+    for lang in ("en", "zh"):
+        assert f"{float(reported[1]):.3f}" in chapter(lang, "120-mixed-precision-order")
+
+
+def test_chapter_120_each_order_hands_the_optimizer_what_the_panel_says() -> None:
+    _, orders = programs("120-mixed-precision-order")
+    lines = output(orders).splitlines()
+    shown = [numbers(line.split("[")[1]) for line in lines[:4]]
+    assert shown[0] == pytest.approx([0, 1, 65536], abs=2e-6)
+    assert shown[1] == pytest.approx([0, 2**-16, 65536], abs=1e-6)
+    assert shown[2] == pytest.approx([-0.948683, 0.316228, 65536], abs=2e-6)
+    assert shown[3] == [0, 0, 32768]
+    assert [line.split()[1:] for line in lines[4:]] == [
+        ["inf", "128.0", "128.0"],
+        ["1.52587890625e-05", "0.0", "1.52587890625e-05"],
+    ]
+
+
+def test_chapter_130_a_norm_says_how_often_it_counts_each_parameter(ran: dict[str, Ran]) -> None:
+    assert ran["counted"].error == ""
+    answers = [line.split(maxsplit=1) for line in ran["counted"].out.splitlines()]
+    assert answers[0] == ["this_rank", "{'scale': 1.0, 'body.weight': 0.25}"]
+    assert answers[1] == ["every_copy", "{'scale': 4.0, 'body.weight': 1.0}"]
+    assert answers[2] == ["by_placement", "{'scale': 1.0, 'body.weight': 1.0}"]
+    assert "mixed torch.Tensor and DTensor" in answers[3][1]
+
+
+def test_chapter_140_a_step_of_fsdp2_shows_what_the_tables_say(ran: dict[str, Ran]) -> None:
+    assert ran["seen"].error == ""
+    lines = ran["seen"].out.splitlines()
+    assert [line.split("layer.grad ")[-1] for line in lines[:4]] == ["None", "None", "shard (3, 4)", "None"]
+    assert [("head full" in line) for line in lines[:4]] == [False, True, False, False]
+    assert lines[4].endswith("0.0")
+    shown = [numbers(line.split("[")[1]) for line in lines[5:]]
+    assert shown == [[-0.5, -0.5], [0.4, 0.4], [0.2, 0.2], [0.2, 0.4], [0.4, 0.4]]
+
+
+def test_chapter_150_three_means_estimate_what_the_panel_says() -> None:
+    code, *_ = programs("150-batch-noise")
+    lines = output(code.replace("updates=100_000", "updates=20_000")).splitlines()
+    for line, sliding in zip(lines[:3], (1.0, 0.8356, 0.7135), strict=True):
+        _, first, _, second, _, third, _ = numbers(line)
+        assert (first, second, third) == pytest.approx((1.0, sliding, 0.6637), abs=0.05)
+    means, counts = (numbers(line)[-1] for line in lines[3:])
+    assert means == pytest.approx(1.51, rel=0.15)
+    assert counts > 2 * 1.51
+
+
+def test_chapter_160_the_loss_counts_its_own_labels() -> None:
+    code, *_ = programs("160-finetuning-budget")
+    lines = output(code).splitlines()
+    assert lines[0].startswith("[[1424, 810], [329, 120]]  N 2683 ")
+    assert all(line.split("loss / ln V: ")[1].startswith("1.0000 by N") for line in lines)
+    assert [line.count("1.0000") for line in lines] == [1, 2, 1, 1], "one row has no prompt"
+
+
+def test_chapter_170_its_questions_answer_for_a_small_training() -> None:
+    import torch
+
+    *_, code = programs("170-tiny-language-model")
+    names: dict[str, object] = {}
+    exec(compile(code, "chapter", "exec"), names)
+    lost, floors, resumes = names["lost_in_round_trip"], names["floors"], names["resumes"]
+    assert lost(lambda text: text.encode(), lambda data: data.decode(), ["x"]) == []  # type: ignore[operator]
+    assert lost(str.split, " ".join, []) != []  # type: ignore[operator]
+    assert floors([0, 0, 1], [0], 2) == pytest.approx((math.log(2), -math.log(3 / 5)))  # type: ignore[operator]
+
+    def start() -> tuple[torch.nn.Module, torch.optim.Optimizer, torch.Generator]:
+        torch.manual_seed(0)
+        model = torch.nn.Linear(3, 1)
+        return model, torch.optim.AdamW(model.parameters()), torch.Generator().manual_seed(1)
+
+    def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, draws: torch.Generator) -> None:
+        optimizer.zero_grad()
+        model(torch.randn(4, 3, generator=draws)).square().mean().backward()
+        optimizer.step()
+
+    assert resumes(start, step)  # type: ignore[operator]
+    for left_out in ("model", "optimizer", "draws"):
+        kept = tuple(part for part in ("model", "optimizer", "draws") if part != left_out)
+        assert not resumes(start, step, kept), left_out  # type: ignore[operator]
