@@ -15,14 +15,14 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn.parallel import DistributedDataParallel
 
-from app.evidence import Result
-from experiments.world import World
+from samestep.app.evidence.bags import Result
+from samestep.experiments.world import World
 
 Loss = Callable[[nn.Module, int], Tensor]
 
 
 def run(world: World) -> Result | None:
-    answers = {part.__name__: part(world) for part in (ddp, maximum, scaler, optimizers, sharded)}
+    answers = {part.__name__: part(world) for part in (ddp, empty_rank, maximum, scaler, optimizers, sharded)}
     return cast(Result, {"name": "parallel_ranks", "answers": answers}) if world.rank == 0 else None
 
 
@@ -150,6 +150,19 @@ def unused(world: World) -> dict[str, Any]:
     with refused(answer):
         cell_loss(net, world.rank, 1)
     return answer
+
+
+def empty_rank(world: World) -> dict[str, Any]:
+    """Rank 1 has no label: the gradient that DDP leaves of `cross_entropy`, over the token mean."""
+    labels = torch.tensor([0, 1, 1]) if world.rank == 0 else torch.full((3,), -100)
+    inputs = torch.linspace(-1, 1, 12).view(3, 4)
+    net = DistributedDataParallel(network())
+    loss = nn.functional.cross_entropy(net(inputs), labels)
+    loss.backward()  # type: ignore[no-untyped-call]
+    alone = network()
+    nn.functional.cross_entropy(alone(inputs), torch.tensor([0, 1, 1])).backward()  # type: ignore[no-untyped-call]
+    answer: dict[str, Any] = distances(world, flat(net.module).clone(), flat(alone) / 2)
+    return answer | {"loss_is_nan": world.gather(bool(loss.isnan()))}
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from experiments.processes import Job, launch, workplace
+from samestep.experiments.processes import Job, launch, workplace
 
 EXACT = 1e-12
 
@@ -36,6 +36,12 @@ def test_of_two_forwards_and_two_backwards_only_the_first_backward_is_reduced(fo
 
 def test_an_unused_parameter_is_reported_at_the_next_forward(found: dict[str, Any]) -> None:
     assert "finished reduction in the prior iteration" in found["ddp"]["unused"]["refusal"]
+
+
+def test_beside_an_empty_rank_the_gradient_is_finite_and_half_of_the_token_mean(found: dict[str, Any]) -> None:
+    assert found["empty_rank"]["loss_is_nan"] == [False, True]
+    assert found["empty_rank"]["apart"] == 0
+    assert found["empty_rank"]["off"] < EXACT
 
 
 def test_the_maximum_over_a_nan_depends_on_the_rank_that_holds_it(found: dict[str, Any]) -> None:
