@@ -151,8 +151,7 @@ def _step(build: Build, name: str, title: str, line: int) -> list[Token]:
     verb, bar, text = title.partition("|")
     if not bar or not text:
         build.wrong(line, 'a step needs a verb and a title: ::: step "COUNT|Title"')
-    language = {"lang": "en"} if verb.isascii() else {}
-    return [*_line("p", "step-verb", verb, line, **language), *_line("p", "step-title", text, line)]
+    return [*_line("p", "step-verb", verb, line), *_line("p", "step-title", text, line)]
 
 
 _TITLES: dict[str, Callable[[Build, str, str, int], list[Token]]] = {

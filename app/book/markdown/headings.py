@@ -52,6 +52,5 @@ def _open(token: Token, inline: Token, build: Build, out: list[Token]) -> bool:
     kicker = str(token.attrs.pop("kicker", ""))
     token.meta = {**token.meta, "kicker": kicker}
     if kicker:
-        lang = ' lang="en"' if build.lang != "en" and kicker.isascii() else ""
-        out.append(raw(f'<hgroup>\n<p class="kicker"{lang}>{escapeHtml(kicker)}</p>\n', block=True))
+        out.append(raw(f'<hgroup>\n<p class="kicker">{escapeHtml(kicker)}</p>\n', block=True))
     return bool(kicker)

@@ -18,7 +18,7 @@ def reports(mistakes: list[tuple[int, str]], line: int, reason: str) -> bool:
 
 def test_a_heading_links_to_itself_below_its_kicker(html: Html) -> None:
     assert html('{#sec-a kicker="01 / COUNT"}\n## 先数 $N$') == (
-        '<hgroup>\n<p class="kicker" lang="en">01 / COUNT</p>\n'
+        '<hgroup>\n<p class="kicker">01 / COUNT</p>\n'
         '<h2 id="sec-a"><a class="anchor" href="#sec-a">先数 <math><mi>N</mi></math></a></h2>\n</hgroup>\n'
     )
     assert '<p class="kicker">01 / 先数</p>' in html('{#sec-a kicker="01 / 先数"}\n## 甲')

@@ -39,7 +39,7 @@ def test_exercises_are_numbered_and_hold_their_folded_answers(html: Html) -> Non
 def test_steps_are_an_ordered_list_with_a_verb_and_a_title(html: Html) -> None:
     page = html(':::: steps\n::: step "COUNT|确定 $N$"\n数。\n:::\n::: step "UPDATE|更新"\n走。\n:::\n::::')
     assert page.startswith(
-        '<ol class="steps" role="list">\n<li class="step">\n<p class="step-verb" lang="en">COUNT</p>\n'
+        '<ol class="steps" role="list">\n<li class="step">\n<p class="step-verb">COUNT</p>\n'
         '<p class="step-title">确定 <math><mi>N</mi></math></p>\n<p>数。</p>\n</li>\n'
     )
     assert page.count("<li") == 2
