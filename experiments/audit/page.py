@@ -17,6 +17,7 @@ from typing import Any
 from markupsafe import Markup
 
 from samestep.app.paths import folder
+from samestep.app.rendering import style_sheets
 from samestep.app.rendering.environment import environment
 from samestep.experiments.audit.printing import STAGES, STATUSES, VERDICTS, Language
 from samestep.experiments.audit.report import Finding, Report, as_json
@@ -24,7 +25,6 @@ from samestep.experiments.audit.settings import Settings
 
 WIKI = "http://127.0.0.1:8000"
 """Where `samestep` serves the wiki unless told otherwise."""
-SHEETS = ("tokens", "base", "layout", "components", "audit")
 
 
 def write(report: Report, path: Path, language: Language = "en", wiki: str | None = None) -> None:
@@ -56,10 +56,9 @@ def _no_asset(name: str) -> str:
 
 
 def styles() -> str:
-    """The wiki's style sheets; on paper also the one for print."""
+    """The wiki's style sheets, those that a report needs."""
     css = folder("static") / "css"
-    screen = "".join((css / f"{sheet}.css").read_text("utf-8") for sheet in SHEETS)
-    return f"{screen}@media print {{\n{(css / 'print.css').read_text('utf-8')}}}\n"
+    return style_sheets.bundle("audit", lambda name: (css / f"{name}.css").read_text("utf-8"))
 
 
 def _order(report: Report) -> list[int]:

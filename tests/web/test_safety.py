@@ -41,7 +41,7 @@ def tree(html: str) -> Element:
 
 
 def static_address(client: TestClient) -> str:
-    found = re.search(r'href="([^"]+/css/base\.css)"', client.get("/en/").text)
+    found = re.search(r'href="([^"]+/css/page\.css)"', client.get("/en/").text)
     assert found is not None
     return found[1]
 

@@ -264,7 +264,7 @@ def test_a_wheel_runs_outside_the_checkout(start_server: Start, tmp_path: Path) 
     running = start_server(checkout=installed)
     for path in ("/zh/parallel-correctness", "/en/calculators/info_nce", "/zh/search?q=theta", "/api/replica_ledger"):
         assert status(running, path) == 200
-    (style,) = re.findall(r'href="([^"]+/css/base\.css)"', body(running, "/en/"))
+    (style,) = re.findall(r'href="([^"]+/css/page\.css)"', body(running, "/en/"))
     assert status(running, style) == 200
     assert not {name.split("/")[0] for name in map(str, _files(installed))} - {"app", "experiments", wheel_info(wheel)}
 

@@ -409,7 +409,7 @@ def test_a_door_says_which_requests_it_takes(client: TestClient, name: str) -> N
     assert {"GET", "POST"} <= set(re.split(r",\s*", answer.headers["allow"]))
 
 
-@pytest.mark.parametrize("path", ["/api/no_such", "/s/000000000000/css/base.css", "/evidence/no_such/result.json"])
+@pytest.mark.parametrize("path", ["/api/no_such", "/s/000000000000/css/page.css", "/evidence/no_such/result.json"])
 def test_what_is_missing_beside_the_pages_is_said_as_json(client: TestClient, path: str) -> None:
     answer = client.get(path)
     assert answer.status_code == 404
