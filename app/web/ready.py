@@ -1,10 +1,11 @@
-"""Answers that are finished before they are asked for: bytes, headers, their compressed twin and their ETag."""
+"""Answers that are finished before they are asked for: bytes, headers, their compressed twins and their ETag."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
 
-import brotli
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from samestep.app.web.compression import Coding, accepted, compressed
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -45,12 +46,9 @@ def header(scope: Scope, name: bytes) -> bytes:
     return b""
 
 
-def takes_brotli(scope: Scope) -> bool:
-    for part in header(scope, b"accept-encoding").split(b","):
-        coding, _, weight = part.partition(b";")
-        if coding.strip() == b"br":
-            return weight.replace(b" ", b"") not in (b"q=0", b"q=0.0")
-    return False
+def coding_for(scope: Scope) -> Coding | None:
+    """How a body may be compressed for who asks; None for not at all."""
+    return accepted(header(scope, b"accept-encoding"))
 
 
 def matches(scope: Scope, etag: bytes) -> bool:
@@ -62,7 +60,7 @@ def matches(scope: Scope, etag: bytes) -> bool:
 
 
 class Ready:
-    """One finished answer to GET and HEAD, plain and compressed."""
+    """One finished answer to GET and HEAD, plain and compressed: with brotli at once, with gzip once it is asked for."""
 
     def __init__(
         self,
@@ -73,16 +71,27 @@ class Ready:
         compress: bool = True,
         quality: int = 9,
     ) -> None:
-        tag = hashlib.sha256(body).hexdigest()[:20]
-        shared = [(b"content-type", content_type.encode()), *headers]
+        self._body = body
+        self._tag = hashlib.sha256(body).hexdigest()[:20]
+        self._headers = [(b"content-type", content_type.encode()), *headers]
+        self._compress = compress
         if compress:
-            shared.append((b"vary", b"accept-encoding"))
-        self._plain = _Variant(body, f'"{tag}"'.encode(), shared, None)
-        packed = brotli.compress(body, quality=quality) if compress else body
-        self._packed = _Variant(packed, f'"{tag}-br"'.encode(), shared, b"br") if compress else self._plain
+            self._headers.append((b"vary", b"accept-encoding"))
+        self._variants: dict[Coding | None, _Variant] = {None: self._variant(None)}
+        if compress:
+            self._variants["br"] = self._variant("br", quality)
+
+    def _variant(self, coding: Coding | None, quality: int | None = None) -> "_Variant":
+        if coding is None:
+            return _Variant(self._body, f'"{self._tag}"'.encode(), self._headers, None)
+        body = compressed(self._body, coding, quality=quality)
+        return _Variant(body, f'"{self._tag}-{coding}"'.encode(), self._headers, coding.encode())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await (self._packed if takes_brotli(scope) else self._plain).send(scope, send)
+        coding = coding_for(scope) if self._compress else None
+        if coding not in self._variants:
+            self._variants[coding] = self._variant(coding)
+        await self._variants[coding].send(scope, send)
 
 
 class _Variant:

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import TypeVar
 from urllib.parse import quote
 
-import brotli
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
@@ -13,8 +12,9 @@ from starlette.types import Receive, Scope, Send
 
 from samestep.app.book.chapters import Book
 from samestep.app.contract.languages import LANGUAGES, Lang
+from samestep.app.web.compression import compressed
 from samestep.app.web.pages import languages
-from samestep.app.web.ready import Ready, takes_brotli
+from samestep.app.web.ready import Ready, coding_for
 from samestep.app.web.site import Site
 
 _T = TypeVar("_T")
@@ -50,8 +50,9 @@ class Layout:
         shared = self.context(request, languages.of_address(request))
         body = self.site.render(template, shared | context).encode()
         headers = {"cache-control": "no-cache", "vary": "accept-encoding"}
-        if len(body) > _LARGE_PAGE and takes_brotli(request.scope):
-            body, headers["content-encoding"] = brotli.compress(body, quality=4), "br"
+        coding = coding_for(request.scope) if len(body) > _LARGE_PAGE else None
+        if coding is not None:
+            body, headers["content-encoding"] = compressed(body, coding, quick=True), coding
         return Response(body, status, headers, "text/html")
 
     def finished(self, request: Request, template: str, **context: object) -> Response:
