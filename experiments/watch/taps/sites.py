@@ -1,0 +1,55 @@
+"""The line of the reader's script that is being executed: the innermost frame that belongs to no library."""
+
+import os
+import site
+import sys
+import sysconfig
+from pathlib import Path
+from types import FrameType, TracebackType
+
+OURS = str(Path(__file__).resolve().parents[1]) + os.sep
+
+
+def _libraries() -> tuple[str, ...]:
+    places = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    places |= {*site.getsitepackages(), site.getusersitepackages()}
+    if (torch := sys.modules.get("torch")) is not None and torch.__file__:
+        places.add(str(Path(torch.__file__).parent))
+    return tuple(str(Path(place)) + os.sep for place in places if place)
+
+
+_KNOWN: dict[str, bool] = {}
+
+
+def is_readers(file: str) -> bool:
+    """Whether a code object's file is the reader's own: no library, not frozen, not ours."""
+    if file not in _KNOWN:
+        real = os.path.abspath(file)
+        theirs = file.startswith("<") or real.startswith((OURS, *_libraries())) or f"{os.sep}site-packages{os.sep}" in real
+        _KNOWN[file] = not theirs
+    return _KNOWN[file]
+
+
+def is_ours(file: str) -> bool:
+    """Whether a code object's file is part of this package."""
+    return os.path.abspath(file).startswith(OURS)
+
+
+def line() -> str | None:
+    """`train.py:23`, or None where no frame is the reader's."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if is_readers(frame.f_code.co_filename):
+            return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return None
+
+
+def without_ours(trace: TracebackType | None) -> TracebackType | None:
+    """The same traceback without the frames of this package."""
+    if trace is None:
+        return None
+    rest = without_ours(trace.tb_next)
+    if is_ours(trace.tb_frame.f_code.co_filename):
+        return rest
+    return TracebackType(rest, trace.tb_frame, trace.tb_lasti, trace.tb_lineno)

@@ -1,0 +1,85 @@
+"""The scalars whose sum is differentiated: each has its own factor, and its own tokens or none."""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import Node
+
+from experiments.watch.taps import graph
+from experiments.watch.taps.graph import operation
+from experiments.watch.taps.tokens import SITE, Site, Source
+
+_SUMS = ("Add", "Sub", "Mul", "Div", "Neg", "ToCopy", "Squeeze", "View", "Clone", "Reshape", "Alias", "_DDPSink", "DDPSink")
+
+
+@dataclass
+class Term:
+    """One scalar: the operation that made it, ∂L/∂term once a gradient came by, and the sources below it."""
+
+    node: Node
+    factor: Tensor | None = None
+    sources: list[int] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """The operation, as PyTorch calls it."""
+        return operation(self.node)
+
+    @property
+    def line(self) -> str | None:
+        """Where it was called, if it was a loss of PyTorch's."""
+        site: Site | None = self.node.metadata.get(SITE)
+        return site.line if site else None
+
+
+def terms(roots: list[Node], sources: list[Source]) -> tuple[list[Term], list[Callable[[], None]]]:
+    """The terms of a sum and the hooks that read their factors; none where there is one term only."""
+    found = list(dict.fromkeys(_leaves(roots)))
+    if len(found) < 2:
+        return [], []
+    made, hooks = [], []
+    numbers = {source.node: i for i, source in enumerate(sources)}
+    for node in found:
+        below = graph.walk([node], stops=numbers)
+        term = Term(node, sources=sorted(numbers[each] for each in below.nodes if each in numbers))
+        made.append(term)
+        hooks.append(_hooked(term))
+    return made, hooks
+
+
+def _hooked(term: Term) -> Callable[[], None]:
+    def read(gradients: tuple[Tensor | None, ...]) -> None:
+        given = next((each for each in gradients if each is not None), None)
+        if given is not None and given.numel() == 1:
+            with torch.no_grad():
+                value = given.detach().double().reshape(())
+                term.factor = value if term.factor is None else term.factor + value
+
+    remove: Callable[[], None] = term.node.register_prehook(read).remove
+    return remove
+
+
+def _leaves(roots: list[Node]) -> Iterator[Node]:
+    """Scalar nodes that are no sum, product or copy of scalars."""
+    todo, known = deque(roots), set(roots)
+    while todo:
+        node = todo.popleft()
+        below = [(child, index) for child, index in node.next_functions if child is not None]
+        scalars = [child for child, index in below if _makes_scalar(child, index)]
+        passes_on = operation(node).startswith(_SUMS)
+        if operation(node).endswith("DDPSink"):
+            below = [(child, 0) for child in scalars]
+        if not (passes_on and scalars and len(scalars) == len(below)):
+            yield node
+            continue
+        fresh = [child for child in scalars if child not in known]
+        known.update(fresh)
+        todo.extend(fresh)
+
+
+def _makes_scalar(node: Node, index: int) -> bool:
+    shapes = graph.outputs(node)
+    return index < len(shapes) and all(size == 1 for size in shapes[index])
