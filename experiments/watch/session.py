@@ -101,7 +101,7 @@ class Session:
     def close(self) -> None:
         """The process, or the block that is watched, comes to its end. Without any backward there is nothing to say."""
         self.finish() if self.windows.backwards.count else self.patches.undo()
-        if self._file is not None or self.windows.backwards.count:
+        if self._file is not None or self._waiting or self.windows.backwards.count:
             self.write(Done(ended=True))
 
     def failed(self, error: BaseException) -> None:

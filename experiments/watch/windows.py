@@ -19,7 +19,7 @@ from experiments.watch.taps.backwards import Backward, Backwards
 from experiments.watch.taps.placement import Part
 from experiments.watch.taps.sites import line
 
-KEPT = 4096
+KEPT = 512
 """Backwards that are kept for a step that may never come."""
 
 
@@ -58,10 +58,13 @@ class Windows:
         self._unscaled: set[int] = set()
         self._while_scaled = self._clipped_inside = False
         self._told: set[Any] = set()
+        self._stepped: dict[int, int] = {}
 
     # What the taps report
 
     def backward_begins(self, cleared: Iterable[int]) -> None:
+        if self._optimizers and (self._enough() or self._plenty()):
+            self.full()
         self.cleared(cleared)
         if self._before and any(number == self.backwards.count for number, _ in self._before.values()):
             self._clipped_inside = True
@@ -131,7 +134,7 @@ class Windows:
         lost = [each for each in cells if each.seen.number < begin and not each.used]
         for each in used:
             each.used = True
-        if known.steps >= self.skip and (used or lost or parts):
+        if known.steps >= self.skip - 1 and known.steps < self.skip + self.updates and (used or lost or parts):
             self._write(known, optimizer, used, lost, mine, parts, missing, begin < known.last, skipped, began)
         known.steps, known.last = known.steps + 1, now
         for tag in mine:
@@ -139,10 +142,16 @@ class Windows:
         self._unscaled.discard(id(optimizer))
         self._while_scaled = self._clipped_inside = False
         self._window_scale = None
-        oldest = min(each.last for each in self._optimizers.values())
-        self._candidates = [each for each in self._candidates if each.seen.number >= oldest]
-        if all(each.steps >= self.skip + self.updates for each in self._optimizers.values()) or self._plenty():
-            self.full()
+        self._stepped.update(dict.fromkeys(tags, now))
+        self._candidates = [each for each in self._candidates if self._may_be_stepped(each)]
+
+    def _may_be_stepped(self, candidate: Candidate) -> bool:
+        """Whether some parameter has not been stepped since: its optimizer may still come."""
+        number = candidate.seen.number
+        return any(self._stepped.get(tag, 0) <= number for tag in candidate.seen.contributions)
+
+    def _enough(self) -> bool:
+        return all(each.steps >= self.skip + self.updates for each in self._optimizers.values())
 
     def _plenty(self) -> bool:
         """One optimizer steps on and on while another one waits: that one is not waited for."""

@@ -64,6 +64,8 @@ class Backwards:
             roots = _roots(tensors)
             if outermost:
                 self._begin()
+                if not self.listening:  # the listener has seen enough, or met what cannot be watched
+                    self.current = None
             if self.current is not None and (outermost or all(map(graph.is_scalar, roots))):
                 hooks = self._read(self.current, roots)
         self.depth += 1
