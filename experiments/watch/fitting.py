@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.watch.records import Array
+from samestep.experiments.watch.records import Array
 
 SINGULAR = {False: 1e-6, True: 3e-3}
 """Relative size of a singular value, by low precision, below which two columns cannot be told apart."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.watch.records import Array, Cell, RankLog, Update
+from samestep.experiments.watch.records import Array, Cell, RankLog, Update
 
 LOW_PRECISION = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")
 

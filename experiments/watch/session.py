@@ -23,11 +23,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from experiments.watch.records import SUFFIX, Done, Failure, Fault, Header, Notice, Update
-from experiments.watch.taps import calls, features, sites
-from experiments.watch.taps.patches import Patches
-from experiments.watch.taps.steps import Steps
-from experiments.watch.windows import Windows
+from samestep.experiments.watch.records import SUFFIX, Done, Failure, Fault, Header, Notice, Update
+from samestep.experiments.watch.taps import calls, features, sites
+from samestep.experiments.watch.taps.patches import Patches
+from samestep.experiments.watch.taps.steps import Steps
+from samestep.experiments.watch.windows import Windows
 
 VARIABLE = "SAMESTEP_WATCH"
 """The environment variable that carries an `Order` to the processes of a run."""

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from experiments.watch.records import Array, Cell, Gradient, Loss, Term
-from experiments.watch.taps import sites
-from experiments.watch.taps.backwards import Backward
-from experiments.watch.taps.placement import Part
-from experiments.watch.taps.terms import Term as SeenTerm
-from experiments.watch.taps.tokens import Source
+from samestep.experiments.watch.records import Array, Cell, Gradient, Loss, Term
+from samestep.experiments.watch.taps import sites
+from samestep.experiments.watch.taps.backwards import Backward
+from samestep.experiments.watch.taps.placement import Part
+from samestep.experiments.watch.taps.terms import Term as SeenTerm
+from samestep.experiments.watch.taps.tokens import Source
 
 
 class Candidate(Protocol):

@@ -40,14 +40,19 @@ class _AfterTorch:
         return spec
 
 
+class _OnlyOurs:
+    """A finder for the one package that this file is part of, where the environment has none of that name."""
+
+    def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
+        if name != "samestep":
+            return None
+        return importlib.machinery.PathFinder.find_spec(name, [os.path.abspath(os.path.join(HERE, *[os.pardir] * 4))])
+
+
 def _watch() -> None:
+    sys.meta_path.append(_OnlyOurs())
     try:
-        if importlib.util.find_spec("experiments.watch") is None:
-            raise ImportError
-    except ImportError:
-        sys.path.append(os.path.abspath(os.path.join(HERE, *[os.pardir] * 3)))
-    try:
-        from experiments.watch import session
+        from samestep.experiments.watch import session
 
         session.from_environment()
     except Exception as error:  # the reader's training goes on unwatched

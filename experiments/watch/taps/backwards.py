@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 
-from experiments.watch.taps import features, graph, losses, sites, sketches, terms
-from experiments.watch.taps.parameters import Parameters
-from experiments.watch.taps.patches import Patches
-from experiments.watch.taps.terms import Term
-from experiments.watch.taps.tokens import Source
+from samestep.experiments.watch.taps import features, graph, losses, sites, sketches, terms
+from samestep.experiments.watch.taps.parameters import Parameters
+from samestep.experiments.watch.taps.patches import Patches
+from samestep.experiments.watch.taps.terms import Term
+from samestep.experiments.watch.taps.tokens import Source
 
 
 @dataclass

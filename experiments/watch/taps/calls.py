@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from experiments.watch.taps import sites
-from experiments.watch.taps.patches import Function, Patches
-from experiments.watch.taps.tokens import SITE, TARGET, Site, Target
+from samestep.experiments.watch.taps import sites
+from samestep.experiments.watch.taps.patches import Function, Patches
+from samestep.experiments.watch.taps.tokens import SITE, TARGET, Site, Target
 
 LOSSES = (
     "binary_cross_entropy",

@@ -12,11 +12,11 @@ import torch
 from torch import nn
 from torch.autograd.graph import Node
 
-from experiments.watch.taps import graph
-from experiments.watch.taps.graph import Walk, operation
-from experiments.watch.taps.parameters import Parameters
-from experiments.watch.taps.patches import Patches
-from experiments.watch.taps.tokens import Source
+from samestep.experiments.watch.taps import graph
+from samestep.experiments.watch.taps.graph import Walk, operation
+from samestep.experiments.watch.taps.parameters import Parameters
+from samestep.experiments.watch.taps.patches import Patches
+from samestep.experiments.watch.taps.tokens import Source
 
 _FSDP = "torch.distributed.fsdp._fully_shard._fsdp_param"
 _FSDP1 = "torch.distributed.fsdp.fully_sharded_data_parallel"

@@ -5,8 +5,8 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from experiments.watch.taps.backwards import Backward
-from experiments.watch.taps.placement import Part
+from samestep.experiments.watch.taps.backwards import Backward
+from samestep.experiments.watch.taps.placement import Part
 
 
 class Listener(Protocol):

@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 
-from experiments.watch.taps import graph
-from experiments.watch.taps.graph import Walk, operation
-from experiments.watch.taps.tokens import MARK, SITE, TARGET, Marked, Source, Target
+from samestep.experiments.watch.taps import graph
+from samestep.experiments.watch.taps.graph import Walk, operation
+from samestep.experiments.watch.taps.tokens import MARK, SITE, TARGET, Marked, Source, Target
 
 ELEMENTWISE = ("BinaryCrossEntropy", "Huber", "MseLoss", "SmoothL1", "SoftMargin", "MultiMargin", "MultilabelMargin")
 PER_SAMPLE = ("CtcLoss",)

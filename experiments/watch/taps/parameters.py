@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from experiments.watch.taps.placement import local
+from samestep.experiments.watch.taps.placement import local
 
 Seen = Callable[[int, Tensor], None]
 _WRAPPERS = re.compile(r"(?:^|(?<=\.))(?:_orig_mod|_checkpoint_wrapped_module|_fsdp_wrapped_module)\.")

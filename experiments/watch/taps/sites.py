@@ -7,7 +7,7 @@ import sysconfig
 from pathlib import Path
 from types import FrameType, TracebackType
 
-OURS = str(Path(__file__).resolve().parents[1]) + os.sep
+OURS = tuple(str(place.parents[1]) + os.sep for place in (Path(__file__).absolute(), Path(__file__).resolve()))
 
 
 def _libraries() -> tuple[str, ...]:
@@ -25,7 +25,7 @@ def is_readers(file: str) -> bool:
     """Whether a code object's file is the reader's own: no library, not frozen, not ours."""
     if file not in _KNOWN:
         real = os.path.abspath(file)
-        theirs = file.startswith("<") or real.startswith((OURS, *_libraries())) or f"{os.sep}site-packages{os.sep}" in real
+        theirs = file.startswith("<") or real.startswith((*OURS, *_libraries())) or f"{os.sep}site-packages{os.sep}" in real
         _KNOWN[file] = not theirs
     return _KNOWN[file]
 

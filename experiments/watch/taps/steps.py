@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import optimizer as optim
 
-from experiments.watch.taps import parameters as known
-from experiments.watch.taps.backwards import Backwards
-from experiments.watch.taps.patches import Patches
-from experiments.watch.taps.placement import Part, part_of
+from samestep.experiments.watch.taps import parameters as known
+from samestep.experiments.watch.taps.backwards import Backwards
+from samestep.experiments.watch.taps.patches import Patches
+from samestep.experiments.watch.taps.placement import Part, part_of
 
 CLIPS = ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_")
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 
-from experiments.watch.taps import graph
-from experiments.watch.taps.graph import operation
-from experiments.watch.taps.tokens import SITE, Site, Source
+from samestep.experiments.watch.taps import graph
+from samestep.experiments.watch.taps.graph import operation
+from samestep.experiments.watch.taps.tokens import SITE, Site, Source
 
 _SUMS = ("Add", "Sub", "Mul", "Div", "Neg", "ToCopy", "Squeeze", "View", "Clone", "Reshape", "Alias", "_DDPSink", "DDPSink")
 
