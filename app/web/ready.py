@@ -60,7 +60,7 @@ def matches(scope: Scope, etag: bytes) -> bool:
 
 
 class Ready:
-    """One finished answer to GET and HEAD, plain and compressed: with brotli at once, with gzip once it is asked for."""
+    """One finished answer to GET and HEAD, plain and compressed: with brotli at once, with gzip once asked for."""
 
     def __init__(
         self,

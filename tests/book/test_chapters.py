@@ -371,3 +371,27 @@ def test_compiled_chapters_are_kept_until_anything_they_depend_on_changes(book_f
     kept.write_bytes(b"half of a")
     book_folder.write("en/10-first.md", text)
     assert "first text" in "".join(map(str, load_book(book_folder.content, cache=cache).chapters["en"][0].pieces))
+
+
+@pytest.mark.parametrize("offset", [0, 20, 60, 200])
+def test_spoiled_compiled_chapters_are_compiled_again(book_folder: Folder, tmp_path: Path, offset: int) -> None:
+    """Bytes in the middle of a pickle may raise anything, or make something else: nothing but the digest tells."""
+    for lang in ("zh", "en"):
+        for name in ("10-first", "20-second"):
+            book_folder.write(f"{lang}/{name}.md", HEAD.format(title="T", related="") + "\nthe text\n")
+    load_book(book_folder.content, cache=tmp_path)
+    (kept,) = tmp_path.glob("*.pickle")
+    whole = kept.read_bytes()
+    kept.write_bytes(whole[:offset] + b"\xff" * 400 + whole[offset + 400 :])
+    again = load_book(book_folder.content, cache=tmp_path)
+    assert "the text" in "".join(map(str, again.chapters["en"][0].pieces))
+    assert kept.read_bytes()[:32] == hashlib.sha256(kept.read_bytes()[32:]).digest()  # mended for the next start
+
+
+def test_a_cache_that_cannot_be_written_costs_time_only(book_folder: Folder, tmp_path: Path) -> None:
+    for lang in ("zh", "en"):
+        for name in ("10-first", "20-second"):
+            book_folder.write(f"{lang}/{name}.md", HEAD.format(title="T", related="") + "\nthe text\n")
+    (tmp_path / "no folder").write_text("")
+    book = load_book(book_folder.content, cache=tmp_path / "no folder" / "chapters")
+    assert len(book.chapters["en"]) == 2

@@ -7,7 +7,6 @@ import logging
 import os
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -151,25 +150,43 @@ def test_a_replaced_bag_is_seen(bag: Path, library: Library) -> None:
     assert after.file("data/new.csv").size == 2
 
 
-def test_the_zip_is_the_same_bytes_every_time(bag: Path, library: Library, tmp_path: Path) -> None:
-    one, digest = library.zip(library.bag("sample"), tmp_path / "cache")
-    assert hashlib.sha256(one.read_bytes()).hexdigest() == digest
-    assert library.zip(library.bag("sample"), tmp_path / "cache") == (one, digest)
-    for place in bag.rglob("*"):
-        os.utime(place, (1, 1))
-    other, again = Library(bag.parent).zip(Library(bag.parent).bag("sample"), tmp_path / "elsewhere")
-    assert (other.read_bytes(), again) == (one.read_bytes(), digest)
-    with zipfile.ZipFile(one) as archive:
-        assert archive.testzip() is None
-        assert archive.read("sample/data/numbers.csv") == b"a,b\n1,2\n"
-        assert {name.partition("/")[0] for name in archive.namelist()} == {"sample"}
-    assert list((tmp_path / "cache").iterdir()) == [one]  # nothing half-made is left
-
-
-def test_a_damaged_bag_has_no_zip(bag: Path, library: Library, tmp_path: Path) -> None:
+def test_a_folder_in_place_of_a_promised_file_is_damage(bag: Path, library: Library) -> None:
     (bag / "data" / "numbers.csv").unlink()
-    with pytest.raises(DamagedError, match=r"data/numbers.csv: missing"):
-        library.zip(library.bag("sample"), tmp_path / "cache")
+    (bag / "data" / "numbers.csv").mkdir()
+    assert states(library) == {"data/numbers.csv": "changed"}
+
+
+@pytest.mark.parametrize("added", ["\n", " ", "not a line of a manifest\n", "x"])
+def test_any_byte_beside_the_lines_of_the_tag_manifest_is_damage(bag: Path, library: Library, added: str) -> None:
+    place = bag / "tagmanifest-sha256.txt"
+    place.write_text(place.read_text() + added)
+    assert states(library) == {"tagmanifest-sha256.txt": "changed"}
+
+
+@pytest.mark.parametrize("name", [b"data/\xff\xfe.csv", b"data/two\nlines.csv", "data/\u202eback.csv".encode()])
+def test_a_file_of_any_name_is_damage_that_can_be_shown_and_logged(
+    bag: Path, library: Library, caplog: pytest.LogCaptureFixture, name: bytes
+) -> None:
+    Path(os.fsdecode(bytes(bag) + b"/" + name)).write_text("")
+    found = library.bag("sample")
+    (extra,) = found.damaged
+    assert extra.state == "extra"
+    assert extra.path.isprintable()
+    assert extra.path.encode() != name
+    assert found.etag  # a digest of all names
+    assert all(len(record.getMessage().splitlines()) == 1 for record in caplog.records)
+
+
+def test_what_was_seen_of_a_bag_counts_how_often_it_changed(bag: Path, library: Library) -> None:
+    """Damaged and put right between two looks of the server: a page made in between is old all the same."""
+    place = bag / "data" / "numbers.csv"
+    whole, before = library.bag("sample").etag, library.changes
+    content = place.read_bytes()
+    place.write_bytes(b"other")
+    assert not library.bag("sample").whole
+    place.write_bytes(content)
+    assert library.bag("sample").etag == whole
+    assert library.changes == before + 2
 
 
 def test_repr_digest_is_rfc_9530() -> None:

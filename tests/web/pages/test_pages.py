@@ -2,7 +2,9 @@
 
 import re
 import shutil
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,8 @@ from samestep.app.contract.languages import LANGUAGES
 from samestep.app.evidence.bags import Library
 from samestep.app.main import create_app
 from samestep.app.paths import folder
-from samestep.app.web.site import Settings
+from samestep.app.settings import Settings
+from samestep.app.web.site import Site
 from tests.kit import the_book
 
 BOOK = the_book()
@@ -457,3 +460,19 @@ def test_with_reload_a_mistake_is_shown_with_its_place_until_it_is_put_right(
     assert "gradient_scalding" in answer.text
     edit("```{calculator} gradient_scalding", "```{calculator} gradient_scaling")
     assert client.get("/en/gradient-scaling").status_code == 200
+
+
+def test_a_long_page_that_many_ask_for_at_once_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def render(site: Site, template: str, context: Mapping[str, object]) -> str:
+        made.append(template)
+        time.sleep(0.2)  # so long that all others ask meanwhile
+        return f"made {len(made)} times"
+
+    application = create_app(Settings())
+    monkeypatch.setattr(Site, "render", render)
+    with TestClient(application) as client, ThreadPoolExecutor(20) as many:
+        answers = list(many.map(lambda _: client.get("/en/book").text, range(20)))
+    assert made.count("book.html") == 1
+    assert set(answers) == {answers[0]}
