@@ -134,6 +134,12 @@ def test_every_chapter_has_something_to_see_an_exercise_and_a_source() -> None:
             assert chapter.minutes > 1, chapter.path
 
 
+def test_every_drawn_figure_stands_in_a_chapter() -> None:
+    drawn = {file.stem for file in (ROOT / "templates" / "figures" / "chapters").glob("*.svg")}
+    for lang in LANGUAGES:
+        assert {ref.name for chapter in the_book().chapters[lang] for ref in chapter.document.figures} == drawn
+
+
 def test_published_evidence_belongs_to_an_experiment() -> None:
     folder = ROOT / "content" / "evidence"
     bags = [path.name for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []

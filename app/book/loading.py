@@ -19,6 +19,7 @@ from samestep.app.book.markdown.states import forget_states
 from samestep.app.calculators import Calculator
 from samestep.app.contract.languages import LANGUAGES
 from samestep.app.evidence.bags import DamagedError, Library, UnknownEvidenceError
+from samestep.app.paths import folder
 
 RESERVED = (
     "api",
@@ -143,7 +144,13 @@ def _context(
         link=link,
         terms=finder.of(file.slug),
         discuss=partial(discuss, file.lang, file.slug) if discuss else None,
+        figures=_figures(),
     )
+
+
+@cache
+def _figures() -> frozenset[str]:
+    return frozenset(file.stem for file in (folder("templates") / "figures" / "chapters").glob("*.svg"))
 
 
 def _results(library: Library) -> Callable[[str], Any]:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from samestep.app.book.markdown.pieces import CalculatorRef, Document, EvidenceRef, Section
+from samestep.app.book.markdown.pieces import CalculatorRef, Document, EvidenceRef, Ref, Section
 
 
 def differences(one: Document, other: Document) -> Iterator[tuple[int, str]]:
@@ -34,9 +34,11 @@ def _flat(document: Document) -> Iterator[Section]:
         yield from section.children
 
 
-def _refs(document: Document) -> list[CalculatorRef | EvidenceRef]:
-    return [*document.calculators, *document.evidence]
+def _refs(document: Document) -> list[Ref]:
+    return [*document.calculators, *document.evidence, *document.figures]
 
 
-def _state(ref: CalculatorRef | EvidenceRef) -> object:
-    return (ref.name, ref.fields) if isinstance(ref, CalculatorRef) else (ref.name, ref.rows, ref.keys)
+def _state(ref: Ref) -> object:
+    if isinstance(ref, CalculatorRef):
+        return ref.name, ref.fields
+    return (ref.name, ref.rows, ref.keys) if isinstance(ref, EvidenceRef) else ref.name

@@ -10,7 +10,7 @@ from typing import Any
 from markdown_it.token import Token
 
 from samestep.app.book.markdown.glossary import Finder
-from samestep.app.book.markdown.pieces import CalculatorRef, CheckedNumber, EvidenceRef, Mistake, Reference
+from samestep.app.book.markdown.pieces import CheckedNumber, Mistake, Ref, Reference
 from samestep.app.calculators import Calculator
 
 
@@ -38,6 +38,8 @@ class Context:
     """The glossary's terms, or None: link none."""
     discuss: Callable[[str], str] | None = None
     """The address where a section is discussed, by its id; None: nowhere."""
+    figures: frozenset[str] = frozenset()
+    """Drawn figures that a fence may name."""
 
 
 _PAGE_IDS = re.compile(r"main|sources(-title)?|related-title|(source|part|row|term)-.*|fn(ref)?\d.*")
@@ -57,7 +59,7 @@ class Build:
     equations: list[str] = field(default_factory=list)
     references: list[Reference] = field(default_factory=list)
     checked: list[CheckedNumber] = field(default_factory=list)
-    refs: list[CalculatorRef | EvidenceRef] = field(default_factory=list)
+    refs: list[Ref] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     """Numbered things so far, by kind."""
     terms: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Fences: code, and the two directives ```` ```{calculator} NAME ```` and ```` ```{evidence} NAME ````."""
+"""Fences: code, and the directives ```` ```{calculator} NAME ````, `evidence` and `figure`."""
 
 import re
 import tomllib
@@ -8,7 +8,7 @@ from markdown_it.token import Token
 
 from samestep.app.book.markdown.build import Build, line_of, make_raw
 from samestep.app.book.markdown.highlight import UnknownLanguageError, code_block
-from samestep.app.book.markdown.pieces import CalculatorRef, EvidenceRef
+from samestep.app.book.markdown.pieces import CalculatorRef, EvidenceRef, FigureRef
 from samestep.app.book.markdown.states import state
 
 _DIRECTIVE = re.compile(r"\{([^}]*)\}\s*(.*)")
@@ -95,7 +95,17 @@ def _evidence(build: Build, name: str, options: dict[str, object], body: str, li
     build.refs.append(EvidenceRef(name, identifier, rows, keys, line))
 
 
-_DIRECTIVES = {"calculator": _calculator, "evidence": _evidence}
+def _figure(build: Build, name: str, options: dict[str, object], body: str, line: int) -> None:
+    if name not in build.context.figures:
+        build.wrong(line, f"there is no figure “{name}”")
+        return
+    identifier = _identifier(build, options, f"figure-{name}", line)
+    for key in options:
+        build.wrong(_line_of_key(body, key, line), f"unknown option “{key}”: there is id")
+    build.refs.append(FigureRef(name, identifier, line))
+
+
+_DIRECTIVES = {"calculator": _calculator, "evidence": _evidence, "figure": _figure}
 
 
 def _identifier(build: Build, options: dict[str, object], default: str, line: int) -> str:

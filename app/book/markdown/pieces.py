@@ -55,7 +55,17 @@ class EvidenceRef:
     line: int
 
 
-Piece = str | CalculatorRef | EvidenceRef
+@dataclass(frozen=True)
+class FigureRef:
+    """A place where a drawn figure stands: a template of `templates/figures/chapters`."""
+
+    name: str
+    id: str
+    line: int
+
+
+Ref = CalculatorRef | EvidenceRef | FigureRef
+Piece = str | Ref
 
 
 @dataclass(frozen=True)
@@ -131,3 +141,7 @@ class Document:
     @property
     def evidence(self) -> tuple[EvidenceRef, ...]:
         return tuple(piece for piece in self.pieces if isinstance(piece, EvidenceRef))
+
+    @property
+    def figures(self) -> tuple[FigureRef, ...]:
+        return tuple(piece for piece in self.pieces if isinstance(piece, FigureRef))

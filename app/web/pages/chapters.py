@@ -11,7 +11,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from samestep.app.book.chapter import Chapter
-from samestep.app.book.markdown.pieces import CalculatorRef, EvidenceRef
+from samestep.app.book.markdown.pieces import CalculatorRef, EvidenceRef, FigureRef
 from samestep.app.calculators import registry
 from samestep.app.contract.errors import FieldError, given_twice
 from samestep.app.contract.languages import Lang
@@ -82,6 +82,9 @@ def pieces_of(site: Site, chapter: Chapter, query: str) -> list[Panel | Markup]:
             )
         elif isinstance(piece, EvidenceRef):
             pieces.append(evidence_of(site, piece, lang))
+        elif isinstance(piece, FigureRef):
+            drawn = site.render(f"figures/chapters/{piece.name}.svg", {"lang": lang, "id": piece.id})
+            pieces.append(Markup(drawn))
         else:
             pieces.append(Markup(piece))
     return pieces

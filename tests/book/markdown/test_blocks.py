@@ -136,11 +136,19 @@ def test_an_evidence_fence_keeps_its_choice_even_when_nothing_is_published(compi
         ("```{evidence} nothing\n```", 1, "there is no experiment “nothing”"),
         ("```{evidence} update\nrow = 1\n```", 2, "unknown option “row”"),
         ("```{evidence} update\nrows = 1\n```", 2, "must be a list of texts"),
-        ("```{figure} x\n```", 1, "unknown fence {figure}"),
+        ("```{picture} x\n```", 1, "unknown fence {picture}"),
+        ("```{figure} x\n```", 1, "there is no figure “x”"),
     ],
 )
 def test_a_wrong_fence_is_reported(mistakes: Mistakes, source: str, line: int, reason: str) -> None:
     assert reports(mistakes(source), line, reason)
+
+
+def test_a_drawn_figure_stands_where_its_fence_names_it(compiled: Compile) -> None:
+    document = compiled("```{figure} window\n```\n", figures=frozenset({"window"}))
+    assert [(figure.name, figure.id) for figure in document.figures] == [("window", "figure-window")]
+    assert "figure-window" in document.anchors
+    assert not document.mistakes
 
 
 def test_footnotes_link_there_and_back(html: Html) -> None:

@@ -1,0 +1,78 @@
+"""The programs of chapters 10 to 60 do what the text beside them says."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from samestep.app.contract.languages import LANGUAGES
+from tests.book_claims.chapter_programs import printed_by_processes, programs, without_words
+from tests.kit import the_book
+
+_NUMBER = re.compile(r"nan|[-+]?\d+(?:\.\d+)?(?:e[-+]\d+)?")
+ROUNDING = 1e-12
+
+
+def numbers(line: str) -> list[float]:
+    return [float(found) for found in _NUMBER.findall(line.partition(": ")[2] or line)]
+
+
+@pytest.mark.parametrize("slug", [chapter.slug for chapter in the_book().chapters["en"]])
+def test_a_chapters_programs_are_the_same_code_in_both_languages(slug: str) -> None:
+    zh, en = ([without_words(program) for program in programs(slug, lang)] for lang in LANGUAGES)
+    assert zh == en
+
+
+_VARIANTS = {
+    "as printed": [],
+    "without P": [("loss * dist.get_world_size() / count", "loss / count")],
+    "own count": [("dist.all_reduce(count)", "pass")],
+    "means": [
+        ('reduction="sum"', 'reduction="mean"'),
+        ("loss * dist.get_world_size() / count", "loss / len(microsteps)"),
+    ],
+}
+
+_DRIVER = """
+import sys, tempfile
+import torch.multiprocessing as mp
+
+VARIANTS = {variants!r}
+
+def work(rank, folder):
+    for name, source in VARIANTS.items():
+        names = {{"__name__": "program", "print": lambda line: sys.stdout.write(f"{{name}}, {{line}}\\n")}}
+        exec(compile(source, name, "exec"), names)
+        names["work"](rank, f"{{folder}}/{{name}}")
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        mp.spawn(work, args=(folder,), nprocs=2)
+"""
+
+
+def test_the_complete_loop_is_the_update_of_one_process_and_its_norm_shows_what_clipping_hides(tmp_path: Path) -> None:
+    """Chapter 20: the loop as printed, and its exercise with one edit each; one pair of processes runs all of them."""
+    (loop,) = programs("parallel-correctness", "en")
+    sources = {}
+    for name, edits in _VARIANTS.items():
+        source = loop
+        for old, new in edits:
+            assert source.count(old) == 1
+            source = source.replace(old, new)
+        sources[name] = source
+    lines = printed_by_processes(_DRIVER.format(variants=sources), tmp_path)
+    found = {name: [numbers(line) for line in lines if line.startswith(name + ",")] for name in _VARIANTS}
+    assert all(len(ranks) == 2 for ranks in found.values())
+    assert all(value < ROUNDING for rank in found["as printed"] for value in rank)
+    for loss, norm, parameters in found["without P"]:
+        assert loss < ROUNDING
+        assert norm > 0.1
+        assert parameters < 1e-10
+    losses = [loss for loss, _, _ in found["own count"]]
+    assert losses[0] != losses[1]
+    assert all(norm > 0.1 and parameters > 1e-3 for _, norm, parameters in found["own count"])
+    for loss, norm, parameters in found["means"]:
+        assert loss != loss  # NaN: one cell is empty
+        assert norm > 0.01
+        assert parameters > 1e-3
