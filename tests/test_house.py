@@ -157,3 +157,10 @@ def test_no_template_and_no_style_sheet_loads_anything_from_another_host() -> No
         if file.suffix == ".html":
             assert "<style" not in text, file
             assert "<script>" not in text, file
+
+
+def test_the_scripts_are_told_the_longest_address_and_the_row_grammar() -> None:
+    """Both stand in `app/contract`; a second copy in a script would go its own way."""
+    scripts = "".join(path.read_text("utf-8") for path in (ROOT / "static" / "js").glob("*.js"))
+    assert not re.search(r"8_?000\b", scripts)
+    assert "；" not in scripts

@@ -8,3 +8,5 @@ MAX_EXACT_CELLS = 4_096
 """Up to this many cells answers carry exact fractions."""
 MAX_LISTED_CELLS = 10_000
 """Above this many cells answers leave out lists with one entry a cell."""
+LONGEST_ADDRESS = 8_000
+"""So many characters of address, after the path, can be handed on as a link."""

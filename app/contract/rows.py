@@ -13,8 +13,11 @@ _Number = TypeVar("_Number", Fraction, float)
 Rows = tuple[tuple[Fraction, ...], ...]
 ExtendedRows = tuple[tuple[float, ...], ...]
 
-_ROW_BREAK = re.compile(r"[;；\n]")
-_VALUE_BREAK = re.compile(r"[,，\t]")
+ROW_BREAKS = ";；\n"
+VALUE_BREAKS = ",，\t"
+"""Characters that end a row, and those that end a value; the tables of the pages are cut by the same ones."""
+_ROW_BREAK = re.compile(f"[{ROW_BREAKS}]")
+_VALUE_BREAK = re.compile(f"[{VALUE_BREAKS}]")
 
 
 def split_rows(text: str) -> list[list[str]]:

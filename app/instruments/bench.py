@@ -6,6 +6,7 @@ from typing import Any
 
 from samestep.app.calculators import Calculator, registry
 from samestep.app.contract.errors import RefusedError
+from samestep.app.contract.limits import LONGEST_ADDRESS
 from samestep.app.contract.paths import Leaf
 from samestep.app.instruments import own_page, states
 from samestep.app.instruments.comparison import Comparison
@@ -106,7 +107,7 @@ def _general_query(calculator: Calculator, fields: Mapping[str, str]) -> str | N
         query = general_query(calculator, fields)
     except RefusedError:
         return None
-    return query if len(query) <= own_page.LONGEST_ADDRESS else None
+    return query if len(query) <= LONGEST_ADDRESS else None
 
 
 def _controls(calculator: Calculator, shown: Shown) -> tuple[Control, ...]:

@@ -15,6 +15,7 @@ from python_multipart.multipart import FormParser, parse_options_header
 
 from samestep.app.calculators import Calculator, registry
 from samestep.app.contract.errors import FieldError, RefusedError, given_twice, not_json
+from samestep.app.contract.limits import LONGEST_ADDRESS
 from samestep.app.contract.models import Result
 from samestep.app.contract.paths import Leaf, leaves
 from samestep.app.instruments import states
@@ -23,8 +24,6 @@ from samestep.app.instruments.case_files import Case, CaseList, file_error, numb
 from samestep.app.instruments.comparison import Comparison, compare
 from samestep.app.instruments.states import BodyState
 
-LONGEST_ADDRESS = 8_000
-"""So many characters of address, after the path, can be handed on as a link."""
 LONGEST_TEXT = 200_000
 """A field whose text is longer is not sent back to be edited."""
 _MOST_NUMBERS = 100_000

@@ -20,8 +20,10 @@ from jinja2.runtime import Context, Macro
 from markupsafe import Markup, escape
 
 from samestep.app.contract.languages import Lang
+from samestep.app.contract.limits import LONGEST_ADDRESS
 from samestep.app.contract.numbers import fraction_text
 from samestep.app.contract.paths import Leaf, reason_at, value_at
+from samestep.app.contract.rows import ROW_BREAKS, VALUE_BREAKS
 from samestep.app.rendering import scales
 
 MINUS = "\N{MINUS SIGN}"
@@ -82,6 +84,9 @@ def environment(templates: Path, asset_url: Callable[[str], str], root_path: str
         asset=asset_url,
         url=lambda path: root + path,
         position=scales.slider_position,
+        longest_address=LONGEST_ADDRESS,
+        row_breaks=ROW_BREAKS,
+        value_breaks=VALUE_BREAKS,
         **{name: getattr(scales, name) for name in scales.FOR_TEMPLATES},
     )
     jinja.filters["number"] = number

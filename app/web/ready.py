@@ -14,7 +14,7 @@ _POLICY = (
     "font-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 _BARE: Headers = [
-    (b"content-security-policy", b"default-src 'none'; base-uri 'none'; frame-ancestors 'none'"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
 ]
@@ -60,7 +60,7 @@ def matches(scope: Scope, etag: bytes) -> bool:
 
 
 class Ready:
-    """One finished answer to GET and HEAD, plain and compressed: with brotli at once, with gzip once asked for."""
+    """One finished answer to GET and HEAD, plain and compressed: with brotli at once, with gzip when asked for."""
 
     def __init__(
         self,

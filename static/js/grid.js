@@ -14,15 +14,20 @@ const element = (name, attributes = {}, ...children) => {
   return made;
 };
 
+// what ends a row and a value, as the server reads them
+const grammar = document.querySelector("[data-row-breaks]").dataset;
+const ROW_BREAK = new RegExp(`[${JSON.parse(grammar.rowBreaks)}]`);
+const VALUE_BREAK = new RegExp(`[${JSON.parse(grammar.valueBreaks)}]`);
+const isDivided = (text) => ROW_BREAK.test(text) || VALUE_BREAK.test(text);
+
 // a cell that holds what parts cells (1,234 or 0,5) is quoted, so that the server refuses it at its place
-const DIVIDERS = /[,，;；\t\n]/;
-const written = (rows) => rows.map((row) => row.map((cell) => (DIVIDERS.test(cell) ? JSON.stringify(cell) : cell)).join(",")).join(";");
+const written = (rows) => rows.map((row) => row.map((cell) => (isDivided(cell) ? JSON.stringify(cell) : cell)).join(",")).join(";");
 const rowsOf = (text) =>
   text
     .replace(/\r\n?/g, "\n")
     .replace(/^[ \n]+|[ \n]+$/g, "")
-    .split(/[;；\n]/)
-    .map((row) => row.split(/[,，\t]/).map((cell) => cell.trim()));
+    .split(ROW_BREAK)
+    .map((row) => row.split(VALUE_BREAK).map((cell) => cell.trim()));
 // a spreadsheet's block has tabs, and its commas belong to the numbers
 const blockOf = (text) => (text.includes("\t") ? text.replace(/\r\n?/g, "\n").replace(/^\n+|\n+$/g, "").split("\n").map((row) => row.split("\t").map((cell) => cell.trim().replace(/^"(.*)"$/, "$1"))) : rowsOf(text));
 const flat = (value) => value !== null && typeof value === "object" && !Array.isArray(value) && Object.values(value).every((one) => one === null || typeof one !== "object");
@@ -239,7 +244,7 @@ class Grid {
   // a block from a spreadsheet fills the cells from here on; the table grows as it needs to
   paste(event) {
     const text = event.clipboardData.getData("text");
-    if (!event.target.dataset.at || !/[\t\n;,；，]/.test(text.trim())) return;
+    if (!event.target.dataset.at || !isDivided(text.trim())) return;
     event.preventDefault();
     const [layer, r, k] = event.target.dataset.at.split(" ").map(Number);
     let block = blockOf(text);
@@ -268,7 +273,7 @@ class Grid {
     const cells = k === undefined ? this.frame.querySelectorAll(`[data-at^="0 ${r} "]`) : this.frame.querySelectorAll(`[data-at$=" ${r} ${k}"]`);
     for (const cell of cells) cell.setAttribute("aria-invalid", "true");
     const message = document.getElementById(`${this.area.id}-error`);
-    const divided = [...cells].find((cell) => DIVIDERS.test(cell.value) && this.area.dataset.grid !== "json");
+    const divided = [...cells].find((cell) => isDivided(cell.value) && this.area.dataset.grid !== "json");
     if (divided) message.textContent = words(`“${divided.value}”：一格只放一个数，小数点写作 .，千位不加分隔。`, `“${divided.value}”: a cell holds one number; decimals have a point, thousands no mark.`);
   }
 }

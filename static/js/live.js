@@ -2,7 +2,7 @@
 // the address it came from, so an answer that was seen or fetched ahead may be shown again.
 
 const KEPT = 128;
-const LONGEST_ADDRESS = 8000;
+const LONGEST_ADDRESS = Number(document.querySelector("[data-longest-address]").dataset.longestAddress);
 const PATIENCE = 5000;
 const SLOW = 400;
 const RETRY = 3000;
@@ -34,7 +34,7 @@ const atHand = new Map();
 const onTheWay = new Map();
 
 // the address of an answer is its key also where it is too long to be asked for, and the state goes as a form
-const isLong = (url) => url.length > LONGEST_ADDRESS;
+const isLong = (url) => url.split("?", 2)[1].length > LONGEST_ADDRESS;
 const ask = (url) => {
   if (!onTheWay.has(url)) {
     const [place, state] = url.split("?", 2);
