@@ -1,6 +1,7 @@
 """The promises of the house, kept executable: one name everywhere, imports one way, both languages in step."""
 
 import ast
+import re
 import subprocess
 import sys
 from graphlib import TopologicalSorter

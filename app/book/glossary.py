@@ -44,6 +44,17 @@ def groups(book: Book, lang: str) -> tuple[Group, ...]:
     return tuple(group for group in found if group.entries)
 
 
+def answers(book: Book, lang: str, query: str) -> tuple[Entry, ...]:
+    """The terms that somebody looks for who types just this, in either language."""
+    wanted = " ".join(query.casefold().split())
+    terms = book.catalogue.glossary.term.items()
+    return tuple(
+        _entry(book, lang, identifier, term)
+        for identifier, term in terms
+        if wanted in {word.casefold() for word in term.sought()}
+    )
+
+
 def _entry(book: Book, lang: str, identifier: str, term: Term) -> Entry:
     return Entry(
         id=identifier,

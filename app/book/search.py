@@ -6,8 +6,9 @@ substring. The last pair of a run is a single character, so that a query of one 
 other word is indexed by its Porter stem. The same `_fold` and `_PIECE` read sections, queries and snippets, so what
 is found is what is highlighted.
 
-A query finds the sections that hold all its terms. If none does, Han runs are broken into pairs: all of them, then
-any of them.
+A query finds the sections that hold all its terms; words that mean the same stand for each other. If no section does,
+Han runs are broken into the longest pieces that the index knows: all of them, then any of them. Sections in the
+reader's language come first, and of these the ones whose title or heading holds the words.
 """
 
 import re
@@ -15,32 +16,29 @@ import sqlite3
 import unicodedata
 import weakref
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import takewhile
 from threading import Lock
-from typing import NamedTuple
+from typing import Literal
 
 import snowballstemmer
-from markupsafe import Markup, escape
+from markupsafe import Markup
+
+from samestep.app.book.excerpts import HAN, WIDE, Term, excerpt, spans
 
 MAX_QUERY = 200
 """Characters of a query that are read; the rest is ignored."""
 MAX_TERMS = 24
 """Words and pairs that one query may look for, and completions of an unfinished word."""
-REACH = 60
-"""Characters shown on each side of the middle of the densest group of hits."""
-OWN_LANGUAGE = 1.2
-"""Factor on the score of sections in the reader's language: settles near ties, too small to pass a heading."""
+Kind = Literal["chapter", "calculator", "start", "framework", "experiment", "term"]
 
-_HAN = "\u3005\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-_WIDE = _HAN + "\u3000-\u303f\uff00-\uffef"
-_PIECE = re.compile(rf"(?P<han>[{_HAN}]+)|(?P<word>[^\W{_HAN}]+)")
-_INSIDE_WORD = re.compile(rf"[^\W{_HAN}]{{2}}")
-_BROKEN_LINE = re.compile(rf"(?<=[{_WIDE}])\s*\n\s*(?=[{_WIDE}])")
+_PIECE = re.compile(rf"(?P<han>[{HAN}]+)|(?P<word>[^\W{HAN}]+)")
+_HAN_RUN = re.compile(rf"[{HAN}]+")
+_BROKEN_LINE = re.compile(rf"(?<=[{WIDE}])[^\S\n]*\n[^\S\n]*(?=[{WIDE}])")
+"""A line that ends in the middle of a Chinese sentence; what a blank line divides are two sentences or cells."""
 _TEX = re.compile(r"\\(?:begin|end)\s*\{[^}]*\}|\\(?P<command>[A-Za-z]+)")
 _GREEK = re.compile("[Α-ΡΣ-Ωα-ω]")
 _COMMON_WORD = re.compile(
@@ -54,15 +52,16 @@ _FIND = """
     select rowid, -8 * bm25(entries, 0, 1, 0, 0) - 4 * bm25(entries, 1, 0, 0, 0) - bm25(entries, 0, 0, 1, 1)
     from entries where entries match ?
 """
+_EXISTS = "select 1 from entries where entries match ? limit 1"
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """What is found: the text under one heading of one chapter.
+    """What is found: the text under one heading of one page, at `/{lang}/{slug}#{anchor}`.
 
-    `heading` is empty for the opening of a chapter. `text` is plain text without TeX; `formulas` holds names by which
-    the section's formulas may be found (symbols, labels) or their TeX source, of which Greek letters (as τ and as
-    tau) and plain words count.
+    `heading` is empty for the opening of a chapter and for pages of another `kind`. `text` is plain text without TeX;
+    `formulas` holds names by which the section's formulas may be found (symbols, labels) or their TeX source, of which
+    Greek letters (as τ and as tau) and plain words count.
     """
 
     lang: str
@@ -72,6 +71,7 @@ class Section:
     anchor: str
     text: str
     formulas: tuple[str, ...] = ()
+    kind: Kind = "chapter"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,31 +84,17 @@ class Hit:
     chapter_title: str
     heading: str
     snippet: Markup
-
-
-@dataclass(frozen=True, slots=True)
-class _Term:
-    """One thing looked for: its FTS5 expression, and what it lights up: a Han string, stems, or words so begun."""
-
-    match: str
-    han: str = ""
-    stems: frozenset[str] = frozenset()
-    prefix: str = ""
-
-
-class _Span(NamedTuple):
-    start: int
-    end: int
-    term: int
+    kind: Kind = "chapter"
 
 
 class SearchIndex:
     """An index in memory over a fixed set of sections; `search` may be called from any thread.
 
-    Raises RuntimeError if this Python's SQLite has no FTS5.
+    `synonyms` are groups of words and phrases, of either language, that stand for each other in a query. Raises
+    RuntimeError if this Python's SQLite has no FTS5.
     """
 
-    def __init__(self, sections: Iterable[Section]) -> None:
+    def __init__(self, sections: Iterable[Section], synonyms: Iterable[Iterable[str]] = ()) -> None:
         self._sections = tuple(sections)
         self._texts = tuple(_tidy(section.text) for section in self._sections)
         self._folded = tuple(_fold(text) for text in self._texts)
@@ -123,6 +109,9 @@ class SearchIndex:
             )
         self._words = sorted(self._stems)
         self._known_stems = frozenset(self._stems.values())
+        self._synonyms = self._known_synonyms(synonyms)
+        phrases = sorted(self._synonyms, key=len, reverse=True)
+        self._phrase = re.compile("|".join(map(_whole, phrases)) or "(?!)")
 
     def search(self, query: str, lang: str, limit: int = 30) -> list[Hit]:
         """The best sections of both languages, best first, at most `limit`; any text is a valid query."""
@@ -132,6 +121,41 @@ class SearchIndex:
                 best = sorted(scores, key=lambda number: self._place(number, scores[number], lang))
                 return [self._hit(number, terms) for number in best[: max(limit, 0)]]
         return []
+
+    def unknown(self, query: str) -> list[str]:
+        """The words of a query, as typed, that stand nowhere in the index."""
+        first = next(self._attempts(query), ("", []))[1]
+        pieces = self._pieces(query)
+        return [piece for piece, term in zip(pieces, first, strict=False) if not self._is_known(term.match)]
+
+    def _known_synonyms(self, groups: Iterable[Iterable[str]]) -> dict[str, Term]:
+        """What each phrase of a group looks for: every phrase of its group."""
+        found: dict[str, Term] = {}
+        for group in groups:
+            phrases = list(dict.fromkeys(_fold(unicodedata.normalize("NFKC", phrase)) for phrase in group))
+            terms = [self._phrase_term(phrase) for phrase in phrases]
+            literal = tuple(one for term in terms for one in term.literal)
+            stems = frozenset(stem for term in terms for stem in term.stems)
+            joined = Term("(" + " OR ".join(term.match for term in terms) + ")", literal, stems)
+            found |= dict.fromkeys(phrases, joined)
+        return found
+
+    def _phrase_term(self, phrase: str) -> Term:
+        """A word by its stem; several words, or Chinese, as they stand."""
+        pieces = [(piece["han"] or "", piece["word"] or "") for piece in _PIECE.finditer(phrase)]
+        if len(pieces) == 1:
+            han, word = pieces[0]
+            return _han_term(han) if han else Term(f'"{_stem(word)}"', stems=frozenset({_stem(word)}))
+        tokens: list[str] = []
+        for han, word in pieces:
+            tokens += [han[i : i + 2] for i in range(len(han))] or [_stem(word)]
+        if len(pieces[-1][0]) > 1:
+            tokens.pop()  # the run may go on
+        return Term('"' + " ".join(tokens) + '"', (phrase,))
+
+    def _is_known(self, expression: str) -> bool:
+        with self._lock, closing(self._connection.execute(_EXISTS, (expression,))) as cursor:
+            return cursor.fetchone() is not None
 
     def _rows(self) -> Iterator[tuple[int, str, str, str, str]]:
         for number, section in enumerate(self._sections):
@@ -153,53 +177,82 @@ class SearchIndex:
                 tokens.append(self._stems[word])
         return " ".join(tokens)
 
-    def _attempts(self, query: str) -> Iterator[tuple[str, list[_Term]]]:
+    def _attempts(self, query: str) -> Iterator[tuple[str, list[Term]]]:
         """How to join which terms, from strict to lenient."""
-        text = _fold(unicodedata.normalize("NFKC", query[:MAX_QUERY])[:MAX_QUERY])
-        pieces = [(piece["han"] or "", piece["word"] or "") for piece in _PIECE.finditer(text)]
-        telling = [(han, word) for han, word in pieces if not _COMMON_WORD.fullmatch(word)]
-        pieces = list(dict.fromkeys(telling or pieces))
-        last = next((word for _, word in reversed(pieces) if word), "")
-        terms = [_han_term(han) if han else self._word_term(word, unfinished=word == last) for han, word in pieces]
+        pieces = self._pieces(query)
+        words = [piece for piece in pieces if piece not in self._synonyms and not _HAN_RUN.fullmatch(piece)]
+        last = words[-1] if words else ""
+        terms = [self._term(piece, unfinished=piece == last) for piece in pieces]
         if not terms:
             return
         yield " AND ", terms[:MAX_TERMS]
-        lenient: list[_Term] = []
-        for (han, word), term in zip(pieces, terms, strict=True):
-            if len(han) > 2:
-                lenient += (_han_term(han[i : i + 2]) for i in range(len(han) - 1))
-            elif word and word == last and len(word) <= 2:
-                lenient.append(_Term(f'("{word}" OR "{word}"*)', stems=term.stems))
+        lenient: list[Term] = []
+        for piece, term in zip(pieces, terms, strict=True):
+            if _HAN_RUN.fullmatch(piece) and piece not in self._synonyms:
+                lenient += map(_han_term, self._broken(piece))
+            elif piece == last and len(piece) <= 2:
+                lenient.append(Term(f'("{piece}" OR "{piece}"*)', stems=term.stems))
             else:
                 lenient.append(term)
         lenient = list(dict.fromkeys(lenient))[:MAX_TERMS]
-        yield " AND ", lenient
-        yield " OR ", lenient
+        if lenient:
+            yield " AND ", lenient
+            yield " OR ", lenient
 
-    def _word_term(self, word: str, *, unfinished: bool) -> _Term:
+    def _pieces(self, query: str) -> list[str]:
+        """Phrases with synonyms, runs of Chinese and words, in their order, each once; common words only if alone."""
+        text = _fold(unicodedata.normalize("NFKC", query[:MAX_QUERY])[:MAX_QUERY])
+        pieces: list[str] = []
+        position = 0
+        for found in self._phrase.finditer(text):
+            pieces += (piece[0] for piece in _PIECE.finditer(text, position, found.start()))
+            pieces.append(found[0])
+            position = found.end()
+        pieces += (piece[0] for piece in _PIECE.finditer(text, position))
+        telling = [piece for piece in pieces if not _COMMON_WORD.fullmatch(piece)]
+        return list(dict.fromkeys(telling or pieces))
+
+    def _term(self, piece: str, *, unfinished: bool) -> Term:
+        if piece in self._synonyms:
+            return self._synonyms[piece]
+        return _han_term(piece) if _HAN_RUN.fullmatch(piece) else self._word_term(piece, unfinished=unfinished)
+
+    def _broken(self, run: str) -> list[str]:
+        """The longest pieces of a run that the index knows, from left to right; single characters only if alone."""
+        pieces: list[str] = []
+        start = 0
+        while start < len(run):
+            end = next((e for e in range(len(run), start, -1) if self._is_known(_han_term(run[start:e]).match)), 0)
+            if end:
+                pieces.append(run[start:end])
+            start = max(end, start + 1)
+        return [piece for piece in pieces if len(piece) > 1] or pieces
+
+    def _word_term(self, word: str, *, unfinished: bool) -> Term:
         """A word by its stem. The last one may be unfinished, unless it is so short that it would match everything."""
         stem = _stem(word)
         if not unfinished or len(word) <= 2:
-            return _Term(f'"{stem}"', stems=frozenset({stem}))
+            return Term(f'"{stem}"', stems=frozenset({stem}))
         if stem in self._known_stems:
-            return _Term(f'("{stem}" OR "{word}"*)', stems=frozenset({stem}), prefix=word)
+            return Term(f'("{stem}" OR "{word}"*)', stems=frozenset({stem}), prefix=word)
         # The index holds stems, which an unfinished word need not begin: `normaliz`, but `normal`.
         begun = takewhile(lambda known: known.startswith(word), self._words[bisect_left(self._words, word) :])
         stems = list(dict.fromkeys([stem, *(self._stems[known] for known in begun)]))[:MAX_TERMS]
-        return _Term("(" + " OR ".join(f'"{one}"' for one in stems) + ")", stems=frozenset(stems), prefix=word)
+        return Term("(" + " OR ".join(f'"{one}"' for one in stems) + ")", stems=frozenset(stems), prefix=word)
 
     def _match(self, expression: str) -> dict[int, float]:
         with self._lock, closing(self._connection.execute(_FIND, (expression,))) as cursor:
             return dict(cursor.fetchall())
 
-    def _place(self, number: int, score: float, lang: str) -> tuple[float, bool, int]:
-        own = self._sections[number].lang == lang
-        return -score * (OWN_LANGUAGE if own else 1.0), not own, number
+    def _place(self, number: int, score: float, lang: str) -> tuple[bool, float, int]:
+        return self._sections[number].lang != lang, -score, number
 
-    def _hit(self, number: int, terms: Sequence[_Term]) -> Hit:
+    def _hit(self, number: int, terms: Sequence[Term]) -> Hit:
         section = self._sections[number]
-        snippet = _snippet(self._texts[number], _spans(self._folded[number], terms, self._stems))
-        return Hit(section.lang, section.slug, section.anchor, section.chapter_title, section.heading, snippet)
+        shown = excerpt(self._texts[number], spans(self._folded[number], terms, self._stems))
+        return Hit(
+            section.lang, section.slug, section.anchor, section.chapter_title, section.heading, shown, section.kind
+        )
 
 
 def _create_table(connection: sqlite3.Connection) -> None:
@@ -261,87 +314,14 @@ def _greek(command: str) -> str:
     return f" {letter} {name} "
 
 
-def _han_term(run: str) -> _Term:
+def _han_term(run: str) -> Term:
     if len(run) == 1:
-        return _Term(f'"{run}"*', han=run)
-    return _Term('"' + " ".join(run[i : i + 2] for i in range(len(run) - 1)) + '"', han=run)
+        return Term(f'"{run}"*', (run,))
+    return Term('"' + " ".join(run[i : i + 2] for i in range(len(run) - 1)) + '"', (run,))
 
 
-def _spans(folded: str, terms: Sequence[_Term], stems: Mapping[str, str]) -> list[_Span]:
-    """Where the terms stand in a folded text, in order of their beginnings; spans may overlap."""
-    spans: list[_Span] = []
-    roots: set[str] = set()
-    for number, term in enumerate(terms):
-        start = folded.find(term.han) if term.han else -1
-        while start >= 0:
-            spans.append(_Span(start, start + len(term.han), number))
-            start = folded.find(term.han, start + 1)
-        # Porter changes at most the last letter of what it leaves (happy, happi; scaling, scale).
-        roots.update(stem[:-1] if len(stem) > 2 else stem for stem in term.stems)
-        if term.prefix:
-            roots.add(term.prefix)
-    if roots:
-        begun = "|".join(map(re.escape, sorted(roots)))
-        for found in re.finditer(rf"(?:{begun})[^\W{_HAN}]*", folded):
-            word = found[0]
-            if found.start() and _INSIDE_WORD.match(folded, found.start() - 1):
-                continue  # cheaper here than as a look-behind, which is tried at every character
-            stem = stems[word]
-            for number, term in enumerate(terms):
-                if stem in term.stems or (term.prefix and word.startswith(term.prefix)):
-                    spans.append(_Span(found.start(), found.end(), number))
-    return sorted(spans)
-
-
-def _snippet(text: str, spans: Sequence[_Span]) -> Markup:
-    """Escaped text round the densest hits, these in `<mark>`; the beginning of the text if there are none."""
-    start, end = _window(text, spans)
-    parts = ["…" if start > 0 else ""]
-    position = start
-    for low, high in _merged(span for span in spans if start <= span.start and span.end <= end):
-        parts += [escape(text[position:low]), "<mark>", escape(text[low:high]), "</mark>"]
-        position = high
-    parts += [escape(text[position:end].rstrip()), "…" if end < len(text) else ""]
-    return Markup("".join(parts))  # safe: every piece of text above is escaped
-
-
-def _window(text: str, spans: Sequence[_Span]) -> tuple[int, int]:
-    """The cut of about 2 · REACH characters with the most different terms, then the most hits, then the first."""
-    first, last = _densest(spans) if spans else (0, 0)
-    end = min(max((first + last) // 2, REACH) + REACH, len(text))
-    start = max(min((first + last) // 2, len(text) - REACH) - REACH, 0)
-    start, end = min(start, first), max(end, last)
-    while 0 < start < first and _INSIDE_WORD.match(text, start - 1):
-        start += 1
-    while last < end < len(text) and _INSIDE_WORD.match(text, end - 1):
-        end -= 1
-    while start < first and text[start] == " ":
-        start += 1
-    return start, end
-
-
-def _densest(spans: Sequence[_Span]) -> tuple[int, int]:
-    best, place = (0, 0), (0, 0)
-    counts: Counter[int] = Counter()
-    end = 0
-    for number, span in enumerate(spans):
-        while end < len(spans) and (spans[end].end <= span.start + 2 * REACH or end == number):
-            counts[spans[end].term] += 1
-            end += 1
-        if (len(counts), end - number) > best:
-            best, place = (len(counts), end - number), (span.start, max(inner.end for inner in spans[number:end]))
-        counts[span.term] -= 1
-        if not counts[span.term]:
-            del counts[span.term]
-    return place
-
-
-def _merged(spans: Iterable[_Span]) -> list[tuple[int, int]]:
-    """Ordered spans with overlapping and touching ones joined."""
-    joined: list[tuple[int, int]] = []
-    for span in spans:
-        if joined and span.start <= joined[-1][1]:
-            joined[-1] = joined[-1][0], max(joined[-1][1], span.end)
-        else:
-            joined.append((span.start, span.end))
-    return joined
+def _whole(phrase: str) -> str:
+    """A pattern of a phrase that stands by itself: Latin letters at its ends do not go on."""
+    before = r"(?<![a-z0-9_])" if phrase[:1].isascii() else ""
+    after = r"(?![a-z0-9_])" if phrase[-1:].isascii() else ""
+    return before + re.escape(phrase) + after

@@ -12,7 +12,7 @@ from jinja2 import Environment
 from samestep.app.book.chapters import Book, load_book
 from samestep.app.book.markdown.highlight import stylesheet
 from samestep.app.book.markdown.pieces import BookError
-from samestep.app.book.search import SearchIndex, Section
+from samestep.app.book.search import SearchIndex
 from samestep.app.evidence.bags import Library
 from samestep.app.instruments.panels import Panels
 from samestep.app.paths import APP, cache_folder, folder
@@ -21,6 +21,7 @@ from samestep.app.settings import Settings
 from samestep.app.web import fonts
 from samestep.app.web.assets import Assets
 from samestep.app.web.ready import Ready, security_headers
+from samestep.app.web.search_entries import search_index
 
 log = logging.getLogger("samestep")
 
@@ -54,15 +55,16 @@ class Site:
             discuss=settings.discuss if settings.discuss_url else None,
             cache=None if settings.reload else cache_folder() / "chapters",
         )
+        panels, library = Panels(jinja, root), Library(folder("content") / "evidence")
         site = cls(
             settings=settings,
             assets=assets,
             jinja=jinja,
-            panels=Panels(jinja, root),
-            evidence=Library(folder("content") / "evidence"),
+            panels=panels,
+            evidence=library,
             version=_version(),
             book=book,
-            search=_index(book),
+            search=search_index(book, panels, library, folder("content")),
         )
         site.ready.update(assets.responses())
         return site
@@ -76,8 +78,12 @@ class Site:
         if not self.settings.reload:
             return
         book = self.book.reload_if_changed()
+        self._take(book)
+
+    def _take(self, book: Book) -> None:
+        """Show this book from now on, where it is another one."""
         if book is not self.book:
-            self.book, self.search = book, _index(book)
+            self.book, self.search = book, search_index(book, self.panels, self.evidence, folder("content"))
 
     async def watch_evidence(self) -> None:
         """Drop the finished pages when a file of the evidence changes, so that damage shows within moments."""
@@ -107,8 +113,7 @@ class Site:
         except BookError as error:
             log.warning("chapters stay as they were: they do not agree with the evidence as it is now: %s", error)
             return
-        if book is not self.book:
-            self.book, self.search = book, _index(book)
+        self._take(book)
 
     def render(self, template: str, context: Mapping[str, Any]) -> str:
         return self.jinja.get_template(template).render(context)
@@ -145,18 +150,3 @@ def _version() -> str:
             if path.suffix in (".py", ".html", ".svg") and path.is_file():
                 digest.update(path.relative_to(base).as_posix().encode() + path.read_bytes())
     return digest.hexdigest()[:16]
-
-
-def _index(book: Book) -> SearchIndex:
-    return SearchIndex(
-        Section(
-            lang=section.lang,
-            slug=section.slug,
-            chapter_title=section.chapter_title,
-            heading="" if section.heading == section.chapter_title else section.heading,
-            anchor=section.path.partition("#")[2],
-            text=section.text,
-            formulas=(section.formulas,),
-        )
-        for section in book.sections()
-    )

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, strategies as st
 from markupsafe import Markup
 
-from samestep.app.book.search import MAX_QUERY, REACH, Hit, SearchIndex, Section
+from samestep.app.book.excerpts import REACH
+from samestep.app.book.search import MAX_QUERY, Hit, SearchIndex, Section
 
 CORPUS = (
     Section("zh", "parallel", "并行正确性", "", "", "同一步更新，换一种切法还是同一步吗？本章从副本的计数说起。"),
@@ -181,7 +182,6 @@ def test_a_word_that_begins_nothing_finds_nothing(index: SearchIndex) -> None:
         ("温度", ("zh", "sec-tau")),
         ("全局范数", ("zh", "sec-clip")),
         ("global norm", ("en", "sec-clip")),
-        ("clip", ("en", "sec-clip")),
         ("temperature", ("en", "sec-tau")),
         ("replicas", ("en", "sec-weights")),
         ("正确性", ("zh", "")),  # a chapter's title leads to its opening
@@ -195,13 +195,15 @@ def test_headings_and_titles_come_first_whatever_the_reader_speaks(
     assert places(index.search(query, lang))[0] == best
 
 
-def test_a_heading_passes_a_text_that_repeats_the_word_in_the_readers_language() -> None:
+def test_the_readers_language_comes_first_and_in_it_a_heading_passes_a_text_that_repeats_the_word() -> None:
     sections = [
         Section("zh", "a", "甲", "其他", "loud", "FSDP 分片。" * 40),
-        Section("en", "b", "Other", "FSDP", "right", "Shards are gathered before use. " * 5),
+        Section("zh", "a", "甲", "FSDP", "right", "用前先收集。" * 5),
+        Section("en", "b", "Other", "FSDP", "foreign", "Shards are gathered before use. " * 5),
         *(Section("en", "c", "Third", "Nothing", f"n{number}", "Nothing here.") for number in range(8)),
     ]
-    assert places(SearchIndex(sections).search("FSDP", "zh")) == [("en", "right"), ("zh", "loud")]
+    found = places(SearchIndex(sections).search("FSDP", "zh"))
+    assert found == [("zh", "right"), ("zh", "loud"), ("en", "foreign")]
 
 
 @pytest.mark.parametrize("lang", ["zh", "en"])
@@ -267,10 +269,45 @@ def test_a_stem_lights_up_the_whole_form(index: SearchIndex) -> None:
     assert hits["sec-skip"] == ["gradient"] * 4
 
 
-def test_overlapping_pairs_make_one_mark() -> None:
-    section = Section("zh", "a", "甲", "一", "x", "见度裁剪与梯度。")
-    (hit,) = SearchIndex([section]).search("梯度裁剪", "zh")
-    assert hit.snippet == "见<mark>度裁剪</mark>与<mark>梯度</mark>。"
+def test_only_pieces_that_were_meant_light_up() -> None:
+    """A run that stands nowhere is broken into the longest pieces that do, not into all pairs: 存不 is no word."""
+    section = Section("zh", "a", "甲", "一", "x", "显存与内存不足。")
+    (hit,) = SearchIndex([section]).search("显存不足", "zh")
+    assert hit.snippet == "<mark>显存</mark>与内存<mark>不足</mark>。"
+
+
+def test_a_word_never_goes_on_from_one_cell_to_the_next() -> None:
+    found = SearchIndex([Section("zh", "a", "甲", "一", "x", "梯度\n\n裁剪\n\n全局\n范数")])
+    assert found.search("全局范数", "zh")[0].snippet == "梯度 裁剪 <mark>全局范数</mark>"
+    assert found.unknown("梯度裁剪") == ["梯度裁剪"]
+
+
+SYNONYMS = [("负例", "负样本", "negatives"), ("全局批", "global batch"), ("显存", "OOM", "GPU memory")]
+
+
+@pytest.mark.parametrize(
+    ("query", "text", "mark"),
+    [
+        ("负样本", "每个查询的负例都来自别处。", "负例"),
+        ("negatives", "每个查询的负例都来自别处。", "负例"),
+        ("OOM", "it runs out of GPU memory there", "GPU memory"),
+        ("gpu memory", "显存装不下", "显存"),
+        ("全局批", "The global batch is what counts.", "global batch"),
+    ],
+)
+def test_words_that_mean_the_same_stand_for_each_other(query: str, text: str, mark: str) -> None:
+    (hit,) = SearchIndex([Section("zh", "a", "甲", "一", "x", text)], SYNONYMS).search(query, "zh")
+    assert marked(hit.snippet) == [mark]
+
+
+def test_a_synonym_is_a_whole_word() -> None:
+    found = SearchIndex([Section("en", "a", "A", "B", "x", "zoom into the room; a GPU and memory apart")], SYNONYMS)
+    assert found.search("OOM", "en") == []
+
+
+def test_words_that_stand_nowhere_are_named(index: SearchIndex) -> None:
+    assert index.unknown("gradient xylophone 裁剪 斑马") == ["xylophone", "斑马"]
+    assert index.unknown("gradient") == []
 
 
 @pytest.mark.parametrize("query", ["logits", "labels", "<b>logits", "b"])
@@ -313,7 +350,8 @@ _WORDS = st.lists(
 def test_a_snippet_is_the_text_and_marks_lie_in_it(text: str, query: str) -> None:
     for hit in SearchIndex([Section("zh", "a", "梯度", "gradient scale 卡", "x", text)]).search(query, "zh"):
         shown = plain(hit.snippet).removeprefix("…").removesuffix("…")
-        joined = re.sub(r"\s+", " ", re.sub(r"(?<=[梯度裁剪卡，])\s*\n\s*(?=[梯度裁剪卡，])", "", text)).strip()
+        lines = re.sub(r"(?<=[梯度裁剪卡，])[^\S\n]*\n[^\S\n]*(?=[梯度裁剪卡，])", "", text)
+        joined = re.sub(r"\s+", " ", lines).strip()
         assert shown in joined
         assert hit.snippet.count("<mark>") == hit.snippet.count("</mark>")
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from samestep.app.book.markdown.math import FormulaError, convert
 from samestep.app.book.markdown.pieces import Mistake
-from samestep.app.contract.languages import Name
+from samestep.app.contract.languages import LANGUAGES, Lang, Name
 
 _ID = re.compile(r"[a-z][a-z0-9-]*")
 _LATIN = re.compile(r"[A-Za-z0-9]")
@@ -34,7 +34,9 @@ class ByLanguage(BaseModel):
 
 class Term(Name):
     """One entry. `symbols` are TeX; `derived` is `slug#section`; `forms` are the words that are this term in a text, in
-    place of its name; `unlinked` are the slugs of chapters in which they mean something else."""
+    place of its name; `unlinked` are the slugs of chapters in which they mean something else; `also` are words under
+    which readers may look for it.
+    """
 
     group: str
     definition: Name
@@ -42,6 +44,14 @@ class Term(Name):
     symbols: tuple[str, ...] = ()
     forms: ByLanguage = ByLanguage()
     unlinked: ByLanguage = ByLanguage()
+    also: ByLanguage = ByLanguage()
+
+    def sought(self) -> tuple[str, ...]:
+        """Everything that somebody who looks for this term may type, in either language."""
+        return tuple(dict.fromkeys(word for lang in LANGUAGES for word in self._sought(lang)))
+
+    def _sought(self, lang: Lang) -> tuple[str, ...]:
+        return self[lang], *self.words(lang), *(self.also[lang] or ())
 
     def words(self, lang: str) -> tuple[str, ...]:
         forms = self.forms[lang]
@@ -55,6 +65,12 @@ class Glossary(BaseModel):
 
     group: dict[str, Name] = {}
     term: dict[str, Term] = {}
+    synonyms: tuple[tuple[str, ...], ...] = ()
+    """Words that stand for each other when somebody searches, beside those of the terms."""
+
+    def sought_together(self) -> list[tuple[str, ...]]:
+        """Every group of words that find the same."""
+        return [*(term.sought() for term in self.term.values()), *self.synonyms]
 
     def finder(self, lang: str) -> "Finder":
         words = [(form, identifier) for identifier, term in self.term.items() for form in term.words(lang)]

@@ -42,7 +42,8 @@ class _Part:
         )
 
     def text(self) -> str:
-        return "\n".join(text for text in map(str.strip, self.texts) if text)
+        """Blocks and cells, divided by blank lines: no word goes on from one to the next."""
+        return "\n\n".join(text for text in map(str.strip, self.texts) if text)
 
 
 def sections(tokens: Sequence[Token], build: Build, markdown: MarkdownIt) -> tuple[str, tuple[Section, ...]]:

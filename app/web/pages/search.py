@@ -4,6 +4,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from samestep.app.book import glossary
 from samestep.app.web.pages.layout import Layout
 
 
@@ -18,17 +19,20 @@ class SearchPages:
         return [Route("/{lang:lang}/search", self.search)]
 
     async def search(self, request: Request) -> Response:
-        lang, _ = self._layout.open(request)
+        lang, book = self._layout.open(request)
         q = request.query_params.get("q", "").strip()
-        hits = [
-            {
-                "lang": hit.lang,
-                "chapter_title": hit.chapter_title,
-                "heading": hit.heading or hit.chapter_title,
-                "url": self._site.url(f"/{hit.lang}/{hit.slug}" + (f"#{hit.anchor}" if hit.anchor else "")),
-                "snippet": hit.snippet,
-            }
-            for hit in (self._site.search.search(q, lang) if q else [])
-        ]
+        found = self._site.search.search(q, lang) if q else []
+        answers = glossary.answers(book, lang, q)
+        answered = {entry.id for entry in answers}
+        hits = [hit for hit in found if not (hit.kind == "term" and hit.anchor in answered)]
         title = "搜索" if lang == "zh" else "Search"
-        return self._layout.page(request, "search.html", title=title, description="", q=q, hits=hits)
+        return self._layout.page(
+            request,
+            "search.html",
+            title=title,
+            description="",
+            q=q,
+            answers=answers,
+            hits=hits,
+            unknown=self._site.search.unknown(q) if q else [],
+        )

@@ -1,0 +1,110 @@
+"""What readers type, and the page that has to be among the first three that they are shown."""
+
+import re
+
+import pytest
+from starlette.testclient import TestClient
+
+QUERIES = {
+    "en": """
+        num_items_in_batch              conformance/transformers
+        gradient_accumulation_steps     glossary#gradient-accumulation
+        compute_loss_func               conformance/transformers
+        average_tokens_across_devices   conformance/transformers
+        grad_norm                       start#loss-scaled
+        SFTTrainer                      conformance/trl
+        SigLipLoss                      conformance/open_clip
+        no_sync                         conformance/torch_ddp
+        GradScaler                      mixed-precision-order#sec-range
+        found_inf                       calculators/overflow_skip
+        clip_grad_norm_                 glossary#clipping
+        all_gather gradient             collectives#sec-adjoint
+        reduce_scatter                  collectives#sec-five
+        DistributedSampler drop_last    calculators/sampler_padding
+        fully_shard                     conformance/torch_fsdp2
+        ignore_index                    glossary#valid-label
+        hang                            fsdp-lifecycle
+        deadlock                        fsdp-lifecycle
+        OOM                             fsdp-lifecycle
+        padding                         calculators/sampler_padding
+        sequence packing                calculators/token_budget
+        gradient norm halves            start#loss-scaled
+        effective batch size            glossary#global-batch
+        temperature gradient            infonce-derivatives#sec-temperature
+        hard negatives                  glossary#hard-negative
+        contrastive loss                glossary#infonce
+        stop gradient                   glossary#detach
+        AdamW                           glossary#adamw
+        weight_decay                    glossary#weight-decay
+        skip step                       glossary#skip
+        critical batch size             glossary#noise-scale
+        deepspeed                       conformance/deepspeed
+        lightning                       conformance/lightning
+        accelerate                      conformance/accelerate
+        sentence-transformers           conformance/sentence_transformers
+        average of averages             glossary#mean-of-means
+        replica_ledger                  calculators/replica_ledger
+    """,
+    "zh": """
+        显存                  start#memory
+        显存不足              start#memory
+        负样本                glossary#negative
+        负例                  glossary#negative
+        规约                  glossary#reduction
+        归约                  glossary#reduction
+        显卡                  start#
+        死锁                  two-process-verification#sec-run
+        挂起                  two-process-verification#sec-run
+        反缩放                glossary#unscale
+        全局批                glossary#global-batch
+        梯度裁剪              glossary#clipping
+        梯度累积              gradient-scaling#sec-accumulation
+        损失缩放              mixed-precision-order#sec-range
+        跳过更新              glossary#skip
+        温度                  infonce-derivatives#sec-temperature
+        学习率                glossary#learning-rate
+        填充                  calculators/sampler_padding
+        打包                  glossary#packing
+        num_items_in_batch    conformance/transformers
+        SFTTrainer            conformance/trl
+        全局分母              glossary#global-count
+        权重衰减              glossary#weight-decay
+        分片                  sharding
+        检查点                fsdp-lifecycle#sec-save
+        混合精度              mixed-precision-order
+        空窗口                glossary#empty-window
+        批次大小              glossary#batch-size
+    """,
+}
+ASKED = [
+    (lang, *line.strip().rsplit(maxsplit=1)) for lang, lines in QUERIES.items() for line in lines.strip().splitlines()
+]
+
+
+def first_three(client: TestClient, lang: str, query: str) -> list[str]:
+    page = client.get(f"/{lang}/search", params={"q": query}).text
+    found = page[page.index('role="status"') :]
+    return re.findall(r'<h2[^>]*><a href="/(?:zh|en)/([^"]+)"', found)[:3]
+
+
+def test_there_are_sixty_queries_and_more() -> None:
+    assert len(ASKED) >= 60
+    assert {lang for lang, _, _ in ASKED} == {"zh", "en"}
+
+
+@pytest.mark.parametrize(("lang", "query", "page"), ASKED)
+def test_the_page_that_answers_a_query_is_among_the_first_three(
+    client: TestClient, lang: str, query: str, page: str
+) -> None:
+    assert any(found.startswith(page) for found in first_three(client, lang, query)), first_three(client, lang, query)
+
+
+def test_a_term_is_answered_at_the_top_and_not_repeated_below(client: TestClient) -> None:
+    page = client.get("/zh/search", params={"q": "负样本"}).text
+    assert page.index('id="answer-negative"') < page.index('class="hits"')
+    assert page.count('href="/zh/glossary#negative"') == 1
+
+
+def test_words_that_stand_nowhere_are_said_beside_what_was_found(client: TestClient) -> None:
+    page = client.get("/en/search", params={"q": "gradient xylophone"}).text
+    assert "Nowhere in the wiki: <q>xylophone</q>" in page
