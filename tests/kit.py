@@ -1,15 +1,24 @@
-"""What tests share: the checkout, the book that is read once, and the worked cases."""
+"""What tests share: the checkout, the book that is read once, calculators as a client asks them, the worked cases."""
 
 import json
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from samestep.app.book.chapters import Book, load_book
+from samestep.app.calculators import registry
+from samestep.app.contract.errors import FieldError, InputError, refused
+from samestep.app.contract.models import Result
 
 ROOT = Path(__file__).resolve().parents[1]
 CONTENT = ROOT / "content"
 CASE_FILE = ROOT / "tests" / "cases.json"
+
+Answer = dict[str, Any]
+Body = dict[str, Any]
 
 
 @cache
@@ -19,7 +28,64 @@ def the_book() -> Book:
 
 
 @cache
-def cases(kind: str | None = None) -> dict[str, dict[str, Any]]:
+def cases(kind: str | None = None) -> dict[str, Body]:
     """The worked cases by id, all or those of one kind."""
     listed = json.loads(CASE_FILE.read_text("utf-8"))["cases"]
     return {case["id"]: case for case in listed if kind in (None, case["kind"])}
+
+
+class Asked:
+    """A calculator as a client asks it: answers as JSON gives them, and what is told first of a refused input."""
+
+    def __init__(self, name: str) -> None:
+        self.calculator = registry()[name]
+
+    def answer(self, body: Mapping[str, Any] | None = None, /, **fields: Any) -> Answer:
+        """What a posted body is answered, given whole, in fields or both."""
+        return _as_read(self._computed({**(body or {}), **fields}))
+
+    def view(self, **fields: Any) -> Answer:
+        """What the fields of an address show."""
+        return _as_read(self._shown(fields))
+
+    def refusal(self, body: Mapping[str, Any] | None = None, /, **fields: Any) -> FieldError:
+        """What a posted body is refused with."""
+        return _refusal(lambda: self._computed({**(body or {}), **fields}))
+
+    def view_refusal(self, **fields: Any) -> FieldError:
+        """What the fields of an address are refused with."""
+        return _refusal(lambda: self._shown(fields))
+
+    def _computed(self, body: Body) -> Result:
+        return self.calculator.compute(self.calculator.inputs.model_validate_json(json.dumps(body)))
+
+    def _shown(self, fields: Mapping[str, Any]) -> Result:
+        return self.calculator.panel(self.calculator.query.model_validate(fields))
+
+
+def _as_read(result: Result) -> Answer:
+    read: Answer = json.loads(result.model_dump_json())
+    return read
+
+
+def _refusal(run: Callable[[], Result]) -> FieldError:
+    try:
+        run()
+    except (ValidationError, InputError) as error:
+        return refused(error).errors[0]
+    raise AssertionError("was accepted")
+
+
+def agrees(got: Any, expected: Any, rtol: float, atol: float, path: str = "") -> None:
+    """`got` holds at least what `expected` holds; numbers that are not whole within the tolerance."""
+    if isinstance(expected, dict):
+        for name, value in expected.items():
+            agrees(got[name], value, rtol, atol, f"{path}.{name}")
+    elif isinstance(expected, list):
+        assert len(got) == len(expected), path
+        for index, value in enumerate(expected):
+            agrees(got[index], value, rtol, atol, f"{path}.{index}")
+    elif isinstance(expected, float):
+        assert abs(got - expected) <= atol + rtol * abs(expected), (path, got, expected)
+    else:
+        assert got == expected, (path, got, expected)

@@ -2,52 +2,24 @@
 
 import json
 import math
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from hypothesis import assume, given, settings, strategies as st
-from pydantic import ValidationError
 
-from samestep.app.calculators.clip_order import Inputs, Query, compute, panel
-from samestep.app.contract.errors import InputError
+from samestep.app.calculators.clip_order import Query, panel
 from samestep.app.contract.limits import MAX_LISTED_CELLS
+from tests.kit import Asked, Body, cases
 
-CASES = json.loads((Path(__file__).parents[1] / "cases.json").read_text(encoding="utf-8"))["cases"]
-CLIP_ORDER_CASES = [case for case in CASES if case["kind"] == "clip_order"]
-CHAIN = next(case for case in CASES if case["kind"] == "chain")
+asked = Asked("clip_order")
+answer, view, refusal, view_refusal = asked.answer, asked.view, asked.refusal, asked.view_refusal
+
 WAYS = ("clip_of_sum", "clip_of_mean", "sum_of_clipped", "mean_of_clipped", "running_clip")
 TORCH_EPS = "1e-6"
-
-Body = dict[str, Any]
-
-
-def answer(body: Body) -> dict[str, Any]:
-    """The answer as a client reads it."""
-    result: dict[str, Any] = json.loads(compute(Inputs(**body)).model_dump_json())
-    return result
+CHAIN = cases()["X-01"]
 
 
-def view(**fields: str) -> dict[str, Any]:
-    result: dict[str, Any] = json.loads(panel(Query.model_validate(fields)).model_dump_json())
-    return result
-
-
-def refusal(model: Any, run: Any, body: Body) -> tuple[tuple[str | int, ...], str]:
-    """Where a body is refused, and the words."""
-    try:
-        run(model(**body))
-    except InputError as error:
-        return error.field, error.en
-    except ValidationError as error:
-        found = error.errors()[0]
-        cause = found.get("ctx", {}).get("error")
-        return (getattr(cause, "field", ()) or tuple(found["loc"])), found["msg"]
-    raise AssertionError("was accepted")
-
-
-@pytest.mark.parametrize("case", CLIP_ORDER_CASES, ids=lambda case: case["id"])
+@pytest.mark.parametrize("case", cases("clip_order").values(), ids=lambda case: case["id"])
 def test_the_worked_case_is_met_at_its_tolerance(case: Body) -> None:
     got = answer(case["inputs"])
     for name, expected in case["expected"].items():
@@ -226,9 +198,9 @@ def test_gradients_of_any_size_keep_their_digits() -> None:
 def test_a_body_that_does_not_hold_together_is_refused_at_its_place(
     body: Body, field: tuple[str | int, ...], words: str
 ) -> None:
-    where, en = refusal(Inputs, compute, body)
-    assert where == field
-    assert words in en
+    error = refusal(body)
+    assert error.path == field
+    assert words in error.en
 
 
 @pytest.mark.parametrize(
@@ -242,7 +214,7 @@ def test_a_body_that_does_not_hold_together_is_refused_at_its_place(
     ],
 )
 def test_the_panel_names_its_own_field(fields: dict[str, str], field: str) -> None:
-    assert refusal(Query, panel, fields)[0][0] == field
+    assert view_refusal(**fields).field == field
 
 
 def test_long_gradients_keep_their_norms_but_leave_out_their_lists() -> None:

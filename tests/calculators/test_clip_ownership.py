@@ -3,103 +3,38 @@
 import json
 import math
 from decimal import Decimal, localcontext
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
-from pydantic import ValidationError
 
-from samestep.app.calculators.clip_ownership import Inputs, Query, compute, panel
-from samestep.app.contract.errors import InputError
+from samestep.app.calculators.clip_ownership import Query, panel
 from samestep.app.contract.limits import MAX_LISTED_CELLS
+from tests.kit import Asked, Body, agrees, cases
 
-CASES = json.loads((Path(__file__).parents[1] / "cases.json").read_text(encoding="utf-8"))["cases"]
-CLIP_CASES = [case for case in CASES if case["kind"] == "clip"]
+asked = Asked("clip_ownership")
+answer, view, refusal, view_refusal = asked.answer, asked.view, asked.refusal, asked.view_refusal
+
 NOT_DEMANDED = {"value_if_raised_to_1_over_inf", "norm_if_experts_omitted"}
 """Story fields of one case each: the first is a mistake of one library, the second needs ids marked as experts."""
 
-Body = dict[str, Any]
 
-
-def posted(body: Body) -> Inputs:
-    """The body as it comes over the wire."""
-    return Inputs.model_validate_json(json.dumps(body))
-
-
-def answer(body: Body) -> dict[str, Any]:
-    """The answer as a client reads it."""
-    result: dict[str, Any] = json.loads(compute(posted(body)).model_dump_json())
-    return result
-
-
-def view(**fields: str) -> dict[str, Any]:
-    result: dict[str, Any] = json.loads(panel(Query.model_validate(fields)).model_dump_json())
-    return result
-
-
-def refusal(body: Body) -> InputError:
-    """The error that a body is refused with."""
-    try:
-        compute(posted(body))
-    except InputError as error:
-        return error
-    except ValidationError as error:
-        found = error.errors()[0]
-        cause = found.get("ctx", {}).get("error")
-        if isinstance(cause, InputError):
-            cause.field = cause.field or tuple(found["loc"])
-            return cause
-        return InputError(found["msg"], "", field=found["loc"], code=found["type"])
-    raise AssertionError("was accepted")
-
-
-def panel_refusal(**fields: str) -> InputError:
-    try:
-        panel(Query.model_validate(fields))
-    except InputError as error:
-        return error
-    except ValidationError as error:
-        found = error.errors()[0]
-        cause = found["ctx"]["error"]
-    else:
-        raise AssertionError("was accepted")
-    assert isinstance(cause, InputError)
-    cause.field = cause.field or tuple(found["loc"])
-    return cause
-
-
-def assert_equal(got: Any, expected: Any, rtol: float, atol: float, path: str = "") -> None:
-    """Every field of `expected` is in `got` within the tolerance."""
-    if isinstance(expected, dict):
-        for name, value in expected.items():
-            assert_equal(got[name], value, rtol, atol, f"{path}.{name}")
-    elif isinstance(expected, list):
-        assert len(got) == len(expected), path
-        for index, value in enumerate(expected):
-            assert_equal(got[index], value, rtol, atol, f"{path}[{index}]")
-    elif isinstance(expected, float):
-        assert abs(got - expected) <= atol + rtol * abs(expected), (path, got, expected)
-    else:
-        assert got == expected, path
-
-
-@pytest.mark.parametrize("case", CLIP_CASES, ids=lambda case: case["id"])
+@pytest.mark.parametrize("case", cases("clip").values(), ids=lambda case: case["id"])
 def test_every_worked_case_is_met_at_its_tolerance(case: dict[str, Any]) -> None:
     expected = {name: value for name, value in case["expected"].items() if name not in NOT_DEMANDED}
     got = answer(case["inputs"])
-    assert_equal(got, expected, **case["tolerance"])
+    agrees(got, expected, **case["tolerance"])
     assert "norm_if_experts_omitted" not in got  # no id of the cases is marked
 
 
 def test_there_are_thirteen_worked_cases_and_seven_of_them_update_parameters() -> None:
-    assert len(CLIP_CASES) == 13
-    assert sum("param_after" in case["expected"] for case in CLIP_CASES) == 7
+    assert len(cases("clip").values()) == 13
+    assert sum("param_after" in case["expected"] for case in cases("clip").values()) == 7
 
 
 def test_marked_experts_left_out_give_the_norm_of_the_rest() -> None:
-    case = next(case for case in CLIP_CASES if case["id"] == "C-06")
+    case = cases()["C-06"]
     body = json.loads(json.dumps(case["inputs"]))
     for copy in (copy for rank in body["ranks"] for copy in rank):
         copy["expert"] = copy["id"].startswith("expert")
@@ -159,7 +94,7 @@ def test_a_bad_copy_that_is_not_the_owners_also_makes_all_skip() -> None:
 
 
 def test_the_worked_non_finite_example_is_skipped_and_its_negative_threshold_refused() -> None:
-    case = next(case for case in CASES if case["kind"] == "clip_nonfinite")
+    case = next(iter(cases("clip_nonfinite").values()))
     given_, expected = case["inputs"], case["expected"]
     got = answer({"ranks": _ranks([("w", given_["grad"], True)]), "max_norm": given_["max_norm"]})
     assert (got["global_norm"], got["decision"]) == (expected["norm"], expected["correct_decision"])
@@ -170,7 +105,7 @@ def test_the_worked_non_finite_example_is_skipped_and_its_negative_threshold_ref
     assert got["coefficient"] == pytest.approx(expected["second"]["coefficient_float64"], rel=1e-12)
     negative = given_["negative_threshold"]
     error = refusal({"ranks": _ranks([("w", negative["grad"], True)]), "max_norm": negative["max_norm"]})
-    assert error.field == ("max_norm",)
+    assert error.path == ("max_norm",)
 
 
 def test_threshold_zero_applies_zero_and_zero_norm_keeps_the_coefficient_one() -> None:
@@ -231,14 +166,14 @@ def test_a_body_that_does_not_hold_together_is_refused_at_its_place(
     ranks: Any, field: tuple[str | int, ...], words: tuple[str, ...]
 ) -> None:
     error = refusal({"ranks": ranks, "max_norm": 1})
-    assert error.field == field
+    assert error.path == field
     assert all(word in error.en for word in words)
 
 
 def test_param_is_given_for_all_copies_or_for_none() -> None:
     ranks = _ranks([("a", [1], True)], [("b", [1], True)], param=1)
     del ranks[1][0]["param"]
-    assert refusal({"ranks": ranks, "max_norm": 1}).field == ("ranks", 1, 0, "param")
+    assert refusal({"ranks": ranks, "max_norm": 1}).path == ("ranks", 1, 0, "param")
 
 
 @pytest.mark.parametrize(
@@ -255,7 +190,7 @@ def test_param_is_given_for_all_copies_or_for_none() -> None:
     ],
 )
 def test_a_rule_that_cannot_be_used_is_refused(change: Body, field: str) -> None:
-    assert refusal({"ranks": _ranks([("a", [1], True)]), "max_norm": 1} | change).field[0] == field
+    assert refusal({"ranks": _ranks([("a", [1], True)]), "max_norm": 1} | change).field == field
 
 
 @pytest.mark.parametrize(
@@ -270,7 +205,7 @@ def test_a_rule_that_cannot_be_used_is_refused(change: Body, field: str) -> None
 )
 def test_a_result_beyond_float64_is_refused_and_never_infinity(grads: list[float], change: Body, field: str) -> None:
     body = {"ranks": _ranks([("a", grads, True)], param=1), "max_norm": 1, "lr": 1}
-    assert refusal(body | change).field[0] == field
+    assert refusal(body | change).field == field
 
 
 # --- the panel
@@ -290,7 +225,7 @@ def test_the_panels_defaults_show_the_sources_own_example() -> None:
 
 def test_the_panel_is_the_posted_case_with_and_without_the_copy() -> None:
     for case, fields in (("C-01", {}), ("C-02", {"replicated": "96"})):
-        posted = answer(next(c for c in CLIP_CASES if c["id"] == case)["inputs"])
+        posted = answer(cases()[case]["inputs"])
         assert {name: view(**fields)[name] for name in posted} == posted
 
 
@@ -353,8 +288,8 @@ def test_ranks_may_hold_several_values_and_non_finite_ones() -> None:
     ],
 )
 def test_the_panel_names_its_own_field(fields: dict[str, str], field: str, code: str) -> None:
-    error = panel_refusal(**fields)
-    assert error.field[0] == field
+    error = view_refusal(**fields)
+    assert error.field == field
     assert error.code == code
     assert error.en
     assert error.zh

@@ -6,53 +6,25 @@ import math
 import random
 from collections.abc import Iterator
 from itertools import pairwise, product
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
-from pydantic import ValidationError
 
-from samestep.app.calculators.collectives import Inputs, Query, compute, panel
+from samestep.app.calculators.collectives import Query, panel
 from samestep.app.calculators.collectives.traffic import Sent, pairwise as direct, ring, tree
-from samestep.app.contract.errors import InputError
 from samestep.app.contract.limits import MAX_LISTED_CELLS
 from samestep.app.evidence.bags import Json
 from samestep.experiments.ranks.launch import Job, launch, workplace
+from tests.kit import Asked, Body, cases
 
-CASES = {
-    case["id"]: case for case in json.loads((Path(__file__).parents[1] / "cases.json").read_text("utf-8"))["cases"]
-}
+asked = Asked("collectives")
+answer, view, refusal, view_refusal = asked.answer, asked.view, asked.refusal, asked.view_refusal
+
 OPS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all")
 REDUCES = ("sum", "avg", "max", "min", "product")
 KINDS = [(op, reduce) for op in OPS[:2] for reduce in REDUCES] + [(op, "sum") for op in OPS[2:]]
-
-Body = dict[str, Any]
-
-
-def answer(body: Body) -> dict[str, Any]:
-    """The answer as a client reads it."""
-    result: dict[str, Any] = json.loads(compute(Inputs(**body)).model_dump_json())
-    return result
-
-
-def view(**fields: str) -> dict[str, Any]:
-    result: dict[str, Any] = json.loads(panel(Query.model_validate(fields)).model_dump_json())
-    return result
-
-
-def refusal(model: Any, run: Any, body: Body) -> tuple[tuple[str | int, ...], str]:
-    """Where a body is refused, and the words."""
-    try:
-        run(model(**body))
-    except InputError as error:
-        return error.field, error.en
-    except ValidationError as error:
-        found = error.errors()[0]
-        cause = found.get("ctx", {}).get("error")
-        return (getattr(cause, "field", ()) or tuple(found["loc"])), found["msg"]
-    raise AssertionError("was accepted")
 
 
 def lengths(op: str, ranks: int, size: int) -> tuple[int, int]:
@@ -242,8 +214,8 @@ def test_the_panels_default_is_an_all_reduce_whose_plain_backward_misses_the_fac
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_the_worked_case_of_a_gathered_output(ranks: int) -> None:
-    expected = CASES["N-11"]["expected"][f"P={ranks}"]
-    w, slope = CASES["N-11"]["inputs"]["w"], 2
+    expected = cases()["N-11"]["expected"][f"P={ranks}"]
+    w, slope = cases()["N-11"]["inputs"]["w"], 2
     got = answer({"op": "all_gather", "values": [[slope * w]] * ranks})
     assert sum(got["outputs"][0]) == expected["loss_on_each_rank"]
     summed = [slope * row[0] for row in got["schemes"]["adjoint"]["gradient"]]
@@ -486,9 +458,9 @@ PAIR: Body = {"op": "all_reduce", "values": [[1, 2], [3, 4]]}
 def test_a_body_that_does_not_hold_together_is_refused_at_its_place(
     change: Body, field: tuple[str | int, ...], words: str
 ) -> None:
-    where, en = refusal(Inputs, compute, PAIR | change)
-    assert where == field
-    assert words in en
+    error = refusal(PAIR | change)
+    assert error.path == field
+    assert words in error.en
 
 
 @pytest.mark.parametrize(
@@ -504,7 +476,7 @@ def test_a_body_that_does_not_hold_together_is_refused_at_its_place(
     ],
 )
 def test_the_panel_names_its_own_field(fields: dict[str, str], field: str) -> None:
-    assert refusal(Query, panel, fields)[0][0] == field
+    assert view_refusal(**fields).field == field
 
 
 def test_blank_optional_fields_are_not_given() -> None:

@@ -2,49 +2,21 @@
 
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
-from pydantic import ValidationError
 
-from samestep.app.calculators.empty_step import Inputs, Query, compute, panel
-from samestep.app.contract.errors import InputError
+from samestep.app.calculators.empty_step import Query, panel
 from samestep.app.contract.limits import MAX_LISTED_CELLS
+from tests.kit import Asked, Body, cases
 
-CASES = {
-    case["id"]: case for case in json.loads((Path(__file__).parents[1] / "cases.json").read_text("utf-8"))["cases"]
-}
-MAIN, FURTHER = CASES["Z-01"], CASES["Z-02"]
+asked = Asked("empty_step")
+answer, view, refusal, view_refusal = asked.answer, asked.view, asked.refusal, asked.view_refusal
+
+MAIN, FURTHER = cases()["Z-01"], cases()["Z-02"]
 LISTS = ("param", "exp_avg", "exp_avg_sq", "momentum_buffer")
-
-Body = dict[str, Any]
-
-
-def answer(body: Body) -> dict[str, Any]:
-    """The answer as a client reads it."""
-    result: dict[str, Any] = json.loads(compute(Inputs(**body)).model_dump_json())
-    return result
-
-
-def view(**fields: str) -> dict[str, Any]:
-    result: dict[str, Any] = json.loads(panel(Query.model_validate(fields)).model_dump_json())
-    return result
-
-
-def refusal(model: Any, run: Any, body: Body) -> tuple[tuple[str | int, ...], str]:
-    """Where a body is refused, and the words."""
-    try:
-        run(model(**body))
-    except InputError as error:
-        return error.field, error.en
-    except ValidationError as error:
-        found = error.errors()[0]
-        cause = found.get("ctx", {}).get("error")
-        return (getattr(cause, "field", ()) or tuple(found["loc"])), found["msg"]
-    raise AssertionError("was accepted")
 
 
 # --- the worked cases
@@ -279,15 +251,15 @@ def test_the_scheduler_of_torch_counts_whether_or_not_the_optimizer_stepped() ->
 def test_a_body_that_does_not_hold_together_is_refused_at_its_place(
     change: Body, field: tuple[str | int, ...], words: str
 ) -> None:
-    where, en = refusal(Inputs, compute, MAIN["inputs"] | change)
-    assert where == field
-    assert words in en
+    error = refusal(MAIN["inputs"] | change)
+    assert error.path == field
+    assert words in error.en
 
 
 def test_nesterov_needs_what_torch_demands_of_it() -> None:
     body = {"optimizer": "sgd", "param": [1], "grad": [1], "lr": 1, "nesterov": True}
-    assert refusal(Inputs, compute, body)[0] == ("nesterov",)
-    assert refusal(Inputs, compute, body | {"momentum": "0.9", "dampening": "0.1"})[0] == ("nesterov",)
+    assert refusal(body).path == ("nesterov",)
+    assert refusal(body | {"momentum": "0.9", "dampening": "0.1"}).path == ("nesterov",)
     with pytest.raises(ValueError, match="Nesterov"):
         torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0, nesterov=True)
 
@@ -304,7 +276,7 @@ def test_nesterov_needs_what_torch_demands_of_it() -> None:
     ],
 )
 def test_the_panel_names_its_own_field(fields: dict[str, str], field: str) -> None:
-    assert refusal(Query, panel, fields)[0][0] == field
+    assert view_refusal(**fields).field == field
 
 
 def test_the_panel_reads_only_the_fields_of_its_optimizer_and_lists_in_either_direction() -> None:
@@ -337,6 +309,5 @@ def test_the_query_writes_itself_back_as_text_and_tables_have_a_full_header() ->
     ],
 )
 def test_finite_numbers_whose_step_leaves_float64_are_refused(body: Body, field: str) -> None:
-    with pytest.raises(InputError) as caught:
-        compute(Inputs(**body))
-    assert (caught.value.field, caught.value.code) == ((field,), "number_range")
+    error = refusal(body)
+    assert (error.path, error.code) == ((field,), "number_range")

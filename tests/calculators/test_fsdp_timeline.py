@@ -7,13 +7,15 @@ from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings, strategies as st
-from pydantic import ValidationError
 
-from samestep.app.calculators.fsdp_timeline import STATES, Inputs, Query, compute, panel
-from samestep.app.contract.errors import InputError
+from samestep.app.calculators.fsdp_timeline import STATES, Query, panel
 from samestep.app.evidence.bags import Json
 from samestep.app.mathematics.element_size import BYTES
 from samestep.experiments.ranks.launch import Job, launch, workplace
+from tests.kit import Asked, Body
+
+asked = Asked("fsdp_timeline")
+answer, view, refusal, view_refusal = asked.answer, asked.view, asked.refusal, asked.view_refusal
 
 KINDS = (
     "sharded",
@@ -24,32 +26,6 @@ KINDS = (
     "reduce_buffers",
     "sharded_gradients",
 )
-
-Body = dict[str, Any]
-
-
-def answer(**body: Any) -> dict[str, Any]:
-    """The answer as a client reads it."""
-    result: dict[str, Any] = json.loads(compute(Inputs(**body)).model_dump_json())
-    return result
-
-
-def view(**fields: str) -> dict[str, Any]:
-    result: dict[str, Any] = json.loads(panel(Query.model_validate(fields)).model_dump_json())
-    return result
-
-
-def refusal(model: Any, run: Any, body: Body) -> tuple[tuple[str | int, ...], str]:
-    """Where a body is refused, and the words."""
-    try:
-        run(model(**body))
-    except InputError as error:
-        return error.field, error.en
-    except ValidationError as error:
-        found = error.errors()[0]
-        cause = found.get("ctx", {}).get("error")
-        return (getattr(cause, "field", ()) or tuple(found["loc"])), found["msg"]
-    raise AssertionError("was accepted")
 
 
 # --- against FSDP2 itself
@@ -376,10 +352,9 @@ def test_a_group_of_k_ranks_lies_between_the_two() -> None:
 def test_a_body_that_does_not_hold_together_is_refused_at_its_place(
     change: Body, field: tuple[str | int, ...], words: str
 ) -> None:
-    for model, compute_it in ((Inputs, compute), (Query, panel)):
-        where, en = refusal(model, compute_it, change)
-        assert where == field
-        assert words in en
+    for error in (refusal(**change), view_refusal(**change)):
+        assert error.path == field
+        assert words in error.en
 
 
 def test_numbers_may_be_written_as_texts_and_lists_in_the_grammar_of_fields() -> None:

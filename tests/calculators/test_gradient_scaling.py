@@ -1,6 +1,5 @@
 """Facts about the factors M, D and M·D; the independent methods are autograd on a real split and sums of fractions."""
 
-import json
 from fractions import Fraction
 from itertools import product
 from typing import Any
@@ -8,32 +7,18 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
-from pydantic import ValidationError
 
 from samestep.app.calculators.gradient_scaling import Inputs, Query, compute, panel
-from samestep.app.contract.errors import InputError
+from tests.kit import Asked
+
+asked = Asked("gradient_scaling")
+view, view_refusal = asked.view, asked.view_refusal
 
 REDUCTIONS = list(product(["mean", "sum"], ["sum", "mean"]))
 
 
-def answer(**fields: Any) -> dict[str, Any]:
-    """The answer as a client reads it."""
-    result: dict[str, Any] = json.loads(panel(Query.model_validate(fields)).model_dump_json())
-    return result
-
-
-def refusal(**fields: Any) -> InputError:
-    with pytest.raises(ValidationError) as caught:
-        Query.model_validate(fields)
-    found = caught.value.errors()[0]
-    error = found["ctx"]["error"]
-    assert isinstance(error, InputError)
-    error.field = error.field or tuple(found["loc"])
-    return error
-
-
 def test_the_defaults_show_that_the_sum_over_both_loops_is_8_times_the_gradient() -> None:
-    got = answer()
+    got = view()
     assert (got["accumulated_multiple"], got["reduced_multiple"], got["final_multiple"]) == ("4", "8", "8")
     assert got["required_factor"] == "1/8"
     assert got["required_factor_value"] == 0.125
@@ -56,7 +41,7 @@ def test_the_defaults_show_that_the_sum_over_both_loops_is_8_times_the_gradient(
 def test_each_stage_has_the_factor_of_the_sources(
     fields: dict[str, Any], accumulated: str, reduced: str, required: str
 ) -> None:
-    got = answer(**fields)
+    got = view(**fields)
     assert (got["accumulated_multiple"], got["reduced_multiple"]) == (accumulated, reduced)
     assert got["required_factor"] == required
     assert got["final_multiple"] == reduced
@@ -66,7 +51,7 @@ def test_each_stage_has_the_factor_of_the_sources(
 @pytest.mark.parametrize("scale", ["loss", "gradient"])
 def test_both_ways_of_scaling_are_right_for_both_reductions(loss_reduction: str, all_reduce: str, scale: str) -> None:
     fields = {"loss_reduction": loss_reduction, "all_reduce": all_reduce}
-    raw, got = answer(**fields), answer(**fields, scale=scale)
+    raw, got = view(**fields), view(**fields, scale=scale)
     assert got["final_multiple"] == "1"
     assert got["matches_reference"] is True
     assert raw["matches_reference"] is False
@@ -76,7 +61,7 @@ def test_both_ways_of_scaling_are_right_for_both_reductions(loss_reduction: str,
 
 def test_the_two_ways_differ_in_where_the_factor_enters() -> None:
     loss, gradient = (
-        {stage["name"]: stage["multiple"] for stage in answer(scale=scale)["stages"]} for scale in ("loss", "gradient")
+        {stage["name"]: stage["multiple"] for stage in view(scale=scale)["stages"]} for scale in ("loss", "gradient")
     )
     assert loss == {"local": "1/8", "accumulated": "1/2", "reduced": "1", "final": "1"}
     assert gradient == {"local": "1", "accumulated": "4", "reduced": "8", "final": "1"}
@@ -103,25 +88,25 @@ def test_post_and_get_have_the_same_fields_and_answers() -> None:
     ],
 )
 def test_a_split_that_cannot_be_is_refused_at_its_field(fields: dict[str, Any], field: str, code: str) -> None:
-    error = refusal(**fields)
-    assert (error.field, error.code) == ((field,), code)
+    error = view_refusal(**fields)
+    assert (error.path, error.code) == ((field,), code)
     assert error.en
     assert error.zh
 
 
 def test_an_uneven_split_is_sent_to_the_ledger() -> None:
-    error = refusal(batch=64, micro_batches=3, replicas=4)
+    error = view_refusal(batch=64, micro_batches=3, replicas=4)
     for text in (error.en, error.zh):
         assert "M·D = 3·4 = 12" in text
         assert "replica_ledger" in text
 
 
 def test_whole_numbers_may_be_written_as_text() -> None:
-    assert answer(batch="64", micro_batches="4.0", replicas=" 2 ") == answer()
+    assert view(batch="64", micro_batches="4.0", replicas=" 2 ") == view()
 
 
 def test_the_largest_split_stays_exact() -> None:
-    got = answer(batch=10**9, micro_batches=10**9, replicas=1, loss_reduction="sum")
+    got = view(batch=10**9, micro_batches=10**9, replicas=1, loss_reduction="sum")
     assert (got["reduced_multiple"], got["required_factor"]) == ("1000000000", "1/1000000000")
 
 
@@ -160,7 +145,7 @@ def test_the_factors_are_those_of_exact_gradients_summed_sample_by_sample(split:
     accumulated = [sum(local[i : i + m], Fraction(0)) for i in range(0, len(local), m)]
     reduced = sum(accumulated, Fraction(0)) / (len(accumulated) if split["all_reduce"] == "mean" else 1)
     reference = Fraction(sum(gradients), len(gradients))
-    got = answer(**fields)
+    got = view(**fields)
     assert Fraction(got["reduced_multiple"]) == reduced / reference
     assert Fraction(got["required_factor"]) == reference / reduced
     share = len(gradients) // split["replicas"]
@@ -179,7 +164,7 @@ def test_autograd_on_the_real_split_gives_the_same_factors(split: dict[str, Any]
     inputs = torch.rand(fields["batch"], 3, dtype=torch.float64, generator=generator) + 0.5
     targets = torch.rand(fields["batch"], dtype=torch.float64, generator=generator) - 5  # no gradient vanishes
     start = torch.rand(3, dtype=torch.float64, generator=generator)
-    got = answer(**fields)
+    got = view(**fields)
     factor = float(Fraction(got["required_factor"]))
 
     def gradient(batches: list[torch.Tensor], reduction: str, loss_factor: float = 1.0) -> torch.Tensor:
@@ -212,7 +197,7 @@ def test_autograd_on_the_real_split_gives_the_same_factors(split: dict[str, Any]
 
 @given(SPLITS)
 def test_the_float_twins_are_the_fractions(split: dict[str, Any]) -> None:
-    got = answer(**fields_of(split))
+    got = view(**fields_of(split))
     for name in ("accumulated_multiple", "reduced_multiple", "final_multiple", "required_factor"):
         assert got[f"{name}_value"] == float(Fraction(got[name]))
     assert Fraction(got["required_factor"]) * Fraction(got["reduced_multiple"]) == 1

@@ -1,6 +1,5 @@
 """Facts about counting labels; the independent method lays out every token and asks `cross_entropy` what it used."""
 
-import json
 import math
 from fractions import Fraction
 from typing import Any
@@ -8,27 +7,18 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
-from pydantic import ValidationError
 from torch.nn.functional import cross_entropy
 
-from samestep.app.calculators.label_count import MAX_ROWS, Inputs, Query, compute, panel, present
+from samestep.app.calculators.label_count import MAX_ROWS, Inputs, compute, present
 from samestep.app.calculators.label_count.label_rules import RULES
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.limits import MAX_LISTED_CELLS
+from tests.kit import Asked, Body
 
-Body = dict[str, Any]
+asked = Asked("label_count")
+answer, view, refusal, view_refusal = asked.answer, asked.view, asked.refusal, asked.view_refusal
+
 VOCABULARY, EOS, PAD, IGNORED = 7, 5, 6, -100
-
-
-def answer(body: Body) -> dict[str, Any]:
-    """The answer as a client reads it."""
-    result: dict[str, Any] = json.loads(compute(Inputs.model_validate_json(json.dumps(body))).model_dump_json())
-    return result
-
-
-def view(**fields: str) -> dict[str, Any]:
-    result: dict[str, Any] = json.loads(panel(Query.model_validate(fields)).model_dump_json())
-    return result
 
 
 def ways(lengths: str, prompts: str = "0", **fields: str) -> dict[str, Any]:
@@ -337,17 +327,6 @@ def test_long_rows_are_counted_without_being_laid_out() -> None:
     assert math.isclose(got["schemes"]["before_shift"]["factor_value"], 1, rel_tol=1e-8)
 
 
-def refusal(model: Any, body: Body) -> tuple[str | int, ...]:
-    """Where a body is refused."""
-    with pytest.raises((ValidationError, InputError)) as caught:
-        model(**body) if model is Inputs else panel(model(**body))
-    error = caught.value
-    if isinstance(error, InputError):
-        return error.field
-    details = error.errors()[0]
-    return (*details["loc"], *getattr(details.get("ctx", {}).get("error"), "field", ()))
-
-
 @pytest.mark.parametrize(
     ("row", "field"),
     [
@@ -371,7 +350,7 @@ def refusal(model: Any, body: Body) -> tuple[str | int, ...]:
     ],
 )
 def test_a_row_that_does_not_hold_together_is_refused_at_its_place(row: Body, field: str) -> None:
-    assert refusal(Inputs, {"cells": [[[{"lengths": [2]}, row]]]})[:5] == ("cells", 0, 0, 1, field)
+    assert refusal({"cells": [[[{"lengths": [2]}, row]]]}).path[:5] == ("cells", 0, 0, 1, field)
 
 
 @pytest.mark.parametrize(
@@ -387,11 +366,11 @@ def test_a_row_that_does_not_hold_together_is_refused_at_its_place(row: Body, fi
     ],
 )
 def test_what_was_typed_wrong_is_refused_by_name(fields: Body, field: str) -> None:
-    assert refusal(Query, fields)[0] == field
+    assert view_refusal(**fields).field == field
 
 
 def test_more_rows_than_can_be_counted_are_refused() -> None:
-    assert refusal(Inputs, {"cells": [[[{"lengths": [2]}] * (MAX_ROWS + 1)]]})[0] == "cells"
+    assert refusal({"cells": [[[{"lengths": [2]}] * (MAX_ROWS + 1)]]}).field == "cells"
 
 
 def test_labels_may_be_pasted_with_brackets_and_spaces() -> None:

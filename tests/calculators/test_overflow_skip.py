@@ -3,77 +3,31 @@
 import json
 import math
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
-from pydantic import ValidationError
 
 from samestep.app.calculators.overflow_skip import Inputs, Query, compute, panel
-from samestep.app.contract.errors import InputError
 from samestep.app.contract.limits import MAX_LISTED_CELLS
+from tests.kit import Asked, Body, agrees, cases
 
-CASES = json.loads((Path(__file__).parents[1] / "cases.json").read_text(encoding="utf-8"))["cases"]
-OVERFLOW_CASES = [case for case in CASES if case["kind"] == "overflow"]
-
-Body = dict[str, Any]
-ONE_BAD_SHARD: Body = next(case for case in OVERFLOW_CASES if case["id"] == "O-01")["inputs"]
+asked = Asked("overflow_skip")
+answer, view, refusal, view_refusal = asked.answer, asked.view, asked.refusal, asked.view_refusal
 
 
-def posted(body: Body) -> Inputs:
-    """The body as it comes over the wire."""
-    return Inputs.model_validate_json(json.dumps(body))
+ONE_BAD_SHARD: Body = cases()["O-01"]["inputs"]
 
 
-def answer(body: Body) -> dict[str, Any]:
-    """The answer as a client reads it."""
-    result: dict[str, Any] = json.loads(compute(posted(body)).model_dump_json())
-    return result
-
-
-def view(**fields: str) -> dict[str, Any]:
-    result: dict[str, Any] = json.loads(panel(Query.model_validate(fields)).model_dump_json())
-    return result
-
-
-def refusal(model: Any, run: Any, body: Body) -> tuple[tuple[str | int, ...], str]:
-    """Where a body is refused, and the words."""
-    try:
-        run(model.model_validate_json(json.dumps(body)))
-    except InputError as error:
-        return error.field, error.en
-    except ValidationError as error:
-        found = error.errors()[0]
-        cause = found.get("ctx", {}).get("error")
-        return (getattr(cause, "field", ()) or tuple(found["loc"])), found["msg"]
-    raise AssertionError("was accepted")
-
-
-def assert_equal(got: Any, expected: Any, rtol: float, atol: float, path: str = "") -> None:
-    """Every field of `expected` is in `got` within the tolerance."""
-    if isinstance(expected, dict):
-        for name, value in expected.items():
-            assert_equal(got[name], value, rtol, atol, f"{path}.{name}")
-    elif isinstance(expected, list):
-        assert len(got) == len(expected), path
-        for index, value in enumerate(expected):
-            assert_equal(got[index], value, rtol, atol, f"{path}[{index}]")
-    elif isinstance(expected, float):
-        assert abs(got - expected) <= atol + rtol * abs(expected), (path, got, expected)
-    else:
-        assert got == expected, path
-
-
-@pytest.mark.parametrize("case", OVERFLOW_CASES, ids=lambda case: case["id"])
+@pytest.mark.parametrize("case", cases("overflow").values(), ids=lambda case: case["id"])
 def test_every_worked_case_is_met_at_its_tolerance(case: dict[str, Any]) -> None:
-    assert_equal(answer(case["inputs"]), case["expected"], **case["tolerance"])
+    agrees(answer(case["inputs"]), case["expected"], **case["tolerance"])
 
 
 def test_there_are_five_worked_cases_of_both_decisions() -> None:
-    assert len(OVERFLOW_CASES) == 5
-    assert {case["expected"]["coordinated"]["decision"] for case in OVERFLOW_CASES} == {"skip", "step"}
+    assert len(cases("overflow").values()) == 5
+    assert {case["expected"]["coordinated"]["decision"] for case in cases("overflow").values()} == {"skip", "step"}
 
 
 # --- the protocols
@@ -178,9 +132,9 @@ def test_ranks_may_hold_nothing_and_lists_end_at_the_limit() -> None:
 def test_a_body_that_does_not_hold_together_is_refused_at_its_place(
     change: Body, field: tuple[str | int, ...], words: str
 ) -> None:
-    where, en = refusal(Inputs, compute, ONE_BAD_SHARD | change)
-    assert where == field
-    assert words in en
+    error = refusal(ONE_BAD_SHARD | change)
+    assert error.path == field
+    assert words in error.en
 
 
 @pytest.mark.parametrize(
@@ -194,7 +148,7 @@ def test_a_body_that_does_not_hold_together_is_refused_at_its_place(
     ],
 )
 def test_a_result_beyond_float64_is_refused_and_never_infinity(change: Body, field: str) -> None:
-    assert refusal(Inputs, compute, ONE_BAD_SHARD | change)[0][0] == field
+    assert refusal(ONE_BAD_SHARD | change).field == field
 
 
 # --- the panel
@@ -238,7 +192,7 @@ def test_one_scale_for_each_rank_is_written_either_way(scale: str) -> None:
     ],
 )
 def test_the_panel_names_its_own_field(fields: dict[str, str], field: str) -> None:
-    assert refusal(Query, panel, fields)[0][0] == field
+    assert view_refusal(**fields).field == field
 
 
 def test_the_query_writes_itself_back_as_text() -> None:

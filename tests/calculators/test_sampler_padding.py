@@ -1,37 +1,20 @@
 """Facts about the sampler's repeats; the independent methods are torch's own DistributedSampler and plain fractions."""
 
-import json
 from collections import Counter
 from fractions import Fraction
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
-from pydantic import ValidationError
 from torch.utils.data import BatchSampler, DistributedSampler
 
-from samestep.app.calculators.sampler_padding import Inputs, Query, compute, panel, present
+from samestep.app.calculators.sampler_padding import Inputs, present
 from samestep.app.calculators.sampler_padding.distributed_sampler import order
-from samestep.app.contract.errors import InputError
 from samestep.app.contract.limits import MAX_EXACT_CELLS, MAX_LISTED_CELLS
+from tests.kit import Asked, Body, agrees, cases
 
-CASES = json.loads((Path(__file__).parents[1] / "cases.json").read_text(encoding="utf-8"))["cases"]
-SAMPLER_CASES = [case for case in CASES if case["kind"] == "sampler"]
-
-Body = dict[str, Any]
-
-
-def answer(body: Body) -> dict[str, Any]:
-    """The answer as a client reads it."""
-    result: dict[str, Any] = json.loads(compute(Inputs.model_validate_json(json.dumps(body))).model_dump_json())
-    return result
-
-
-def view(**fields: str) -> dict[str, Any]:
-    result: dict[str, Any] = json.loads(panel(Query.model_validate(fields)).model_dump_json())
-    return result
+asked = Asked("sampler_padding")
+answer, view, refusal = asked.answer, asked.view, asked.refusal
 
 
 def dealt_by_torch(body: Body, drop_last: bool) -> list[list[int]]:
@@ -50,19 +33,9 @@ def dealt_by_torch(body: Body, drop_last: bool) -> list[list[int]]:
     return ranks
 
 
-def assert_at_least(got: Any, expected: Any, tolerance: dict[str, float]) -> None:
-    if isinstance(expected, dict):
-        for name, value in expected.items():
-            assert_at_least(got[name], value, tolerance)
-    elif isinstance(expected, float):
-        assert got == pytest.approx(expected, rel=tolerance["rtol"], abs=tolerance["atol"])
-    else:
-        assert got == expected
-
-
-@pytest.mark.parametrize("case", SAMPLER_CASES, ids=lambda case: case["id"])
+@pytest.mark.parametrize("case", cases("sampler").values(), ids=lambda case: case["id"])
 def test_the_worked_case_is_met_at_its_tolerance(case: Body) -> None:
-    assert_at_least(answer(case["inputs"]), case["expected"], case["tolerance"])
+    agrees(answer(case["inputs"]), case["expected"], **case["tolerance"])
 
 
 @st.composite
@@ -256,8 +229,4 @@ def test_a_large_data_set_leaves_out_lists_and_fractions_and_keeps_the_means() -
     ],
 )
 def test_what_cannot_be_used_is_refused_by_name(body: Body, field: str) -> None:
-    with pytest.raises((ValidationError, InputError)) as caught:
-        compute(Inputs(**{"dataset_size": 10, "replicas": 3, **body}))
-    error = caught.value
-    place = error.field if isinstance(error, InputError) else error.errors()[0]["loc"]
-    assert place[0] == field
+    assert refusal({"dataset_size": 10, "replicas": 3} | body).field == field
