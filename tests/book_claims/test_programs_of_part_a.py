@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from samestep.app.contract.languages import LANGUAGES
-from tests.book_claims.chapter_programs import printed_by_processes, programs, without_words
+from tests.book_claims.chapter_programs import printed, printed_by_processes, programs, without_words
 from tests.kit import the_book
 
 _NUMBER = re.compile(r"nan|[-+]?\d+(?:\.\d+)?(?:e[-+]\d+)?")
@@ -21,6 +21,26 @@ def numbers(line: str) -> list[float]:
 def test_a_chapters_programs_are_the_same_code_in_both_languages(slug: str) -> None:
     zh, en = ([without_words(program) for program in programs(slug, lang)] for lang in LANGUAGES)
     assert zh == en
+
+
+def test_equal_pieces_are_off_by_a_factor_and_unequal_ones_by_more() -> None:
+    """Chapter 10, with the two lines of its third exercise added."""
+    (program,) = programs("gradient-scaling", "en")
+    tail = """
+five = raw_sum(equal[:5], 1 / (P * K))
+report("five of six, all samples", five)
+target = raw_sum([slice(20)])
+report("five of six, own samples", five)
+"""
+    lines = printed(program + tail)
+    found = [numbers(line.partition("factor")[2].replace("not a factor:", "")) for line in lines]
+    factors, rests = zip(*found, strict=True)
+    assert factors[:3] == (6, 1, 1)
+    assert all(rest < ROUNDING for rest in rests[:3])
+    assert rests[3] > 0.1
+    assert rests[4] > 0.01
+    assert factors[5] == pytest.approx(5 / 6, abs=1e-4)
+    assert rests[5] < ROUNDING
 
 
 _VARIANTS = {
