@@ -45,7 +45,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
         "counted": counted,
         "repairs": with_both_repairs(counted, drift=False),
         "drifted": with_both_repairs(counted, drift=True),
-        "seen": programs("140-fsdp-lifecycle")[0],
+        "seen": with_a_factor_on_the_layer(programs("140-fsdp-lifecycle")[0]),
     }
     return run_together(tmp_path_factory.mktemp("programs"), named)
 
@@ -73,6 +73,14 @@ def how_often""",
         assert code.count(old) == 1, old
         code = code.replace(old, new)
     return code.replace("def how_often", DRIFTED.format(drift=drift) + "def how_often")
+
+
+def with_a_factor_on_the_layer(code: str) -> str:
+    """The program of chapter 140 with the line that its exercise asks for, after the others."""
+    end = "    dist.destroy_process_group()"
+    assert code.count(end) == 1
+    line = '    show("1/N, factor 1 on layer", reduced(x, rank, 1 / N, lambda model: [model.layer]))'
+    return code.replace(end, f"{line}\n{end}")
 
 
 def counts_of_scale(ran: Ran) -> dict[str, list[float]]:
@@ -151,7 +159,7 @@ def test_chapter_140_a_step_of_fsdp2_shows_what_the_tables_say(ran: dict[str, Ra
     assert [("head full" in line) for line in lines[:4]] == [False, True, False, False]
     assert lines[4].endswith("0.0")
     shown = [numbers(line.split("[")[1]) for line in lines[5:]]
-    assert shown == [[-0.5, -0.5], [0.4, 0.4], [0.2, 0.2], [0.2, 0.4], [0.4, 0.4]]
+    assert shown == [[-0.5, -0.5], [0.4, 0.4], [0.2, 0.2], [0.2, 0.4], [0.4, 0.4], [0.4, 0.2]]
 
 
 def test_chapter_150_three_means_estimate_what_the_panel_says() -> None:

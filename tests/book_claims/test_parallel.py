@@ -83,3 +83,11 @@ def test_an_optimizer_built_before_sharding_moves_nothing(found: dict[str, Any])
 
 def test_gloo_refuses_a_divide_factor_in_float32(found: dict[str, Any]) -> None:
     assert "PREMUL_SUM" in found["sharded"]["refusal"]
+
+
+def test_under_hybrid_sharding_the_default_is_the_mean_over_all_ranks(found: dict[str, Any]) -> None:
+    assert found["hybrid"]["None"] == (1 + 10) / 2
+
+
+def test_a_divide_factor_is_applied_twice_where_the_shard_dimension_has_one_rank(found: dict[str, Any]) -> None:
+    assert found["hybrid"] | {"None": 0} == {"None": 0, "1.0": 11.0, "4.0": 11 / 4**2}
