@@ -22,6 +22,7 @@ from samestep.experiments.ranks import torchrun, world
 from samestep.experiments.ranks.parent import RunFailedError
 from samestep.experiments.registry import Experiment, experiments
 from samestep.experiments.report import Progress, print_result
+from samestep.experiments.watch import command as watch_command
 
 HOLDS, FAILS, CANNOT = 0, 1, 2
 REFUSALS = (runs.CannotRunError, RunFailedError, publish.RefusedError, corpus.CorpusError, CannotMeasureError)
@@ -71,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     verifying.set_defaults(command=verify_)
 
     audit_command.add_to(commands)
+    watch_command.add_to(commands)
 
     training = commands.add_parser("train", help="train the tiny language model; goes on where it was interrupted")
     training.add_argument("--steps", type=_positive, default=800)

@@ -6,7 +6,7 @@ This folder lays the checkout out as it is installed: one name, everything else 
 from importlib import import_module
 from typing import Any
 
-_DOORS = {"audit": "samestep.experiments.audit"}
+_DOORS = {"audit": "samestep.experiments.audit", "watch": "samestep.experiments.watch"}
 
 
 def __getattr__(name: str) -> Any:

@@ -24,9 +24,7 @@ RECIPES = {
 _SILENT = ("compiled_loss",)
 
 
-def assemble(
-    folder: Path, objective: str, command: Sequence[str] = (), failure: Failure | None = None
-) -> Report:
+def assemble(folder: Path, objective: str, command: Sequence[str] = (), failure: Failure | None = None) -> Report:
     """The report of what is in the folder. `failure`: how the run ended, where no rank says it better."""
     logs = records.ranks(folder)
     failed = _failure(logs) or failure

@@ -42,8 +42,8 @@ OWN: dict[str, Cause] = {
     ),
     "reduced_again": Cause(
         {
-            "en": "What has been summed over the ranks is summed again after each later microbatch, so early ones count "
-            "P times more. Reduce once, after the last backward of the window.",
+            "en": "What has been summed over the ranks is summed again after each later microbatch, so early ones "
+            "count P times more. Reduce once, after the last backward of the window.",
             "zh": "已在 rank 之间求和的梯度，在之后每个微批次又被求和一次，越早的微批次权重越大（每次 P 倍）。"
             "应在窗口最后一次反向之后只归约一次。",
         },
@@ -172,7 +172,8 @@ NOTES: dict[str, Text] = {
     "batch_statistics": {
         "en": "{where} normalises by statistics of the batch: what a token's loss is depends on the others, so the "
         "weights are those of the losses as they were, not of independent samples.",
-        "zh": "{where} 按批次统计量归一化：一个 token 的 loss 依赖于其他样本，权重是对当时的 loss 而言，并非独立样本的权重。",
+        "zh": "{where} 按批次统计量归一化：一个 token 的 loss 依赖于其他样本，权重是对当时的 loss 而言，"
+        "并非独立样本的权重。",
     },
     "batch_coupled": {
         "en": "The loss at {where} contrasts the rows of a batch with each other: what other ranks' rows contribute as "

@@ -53,8 +53,8 @@ def compared(evidence: Evidence) -> Said:
     shares = weights / fair * mass(evidence)
     least, most = float(shares.min()), float(shares.max())
     return unknown(
-        f"Tokens weigh differently within a microbatch, from {least:.4g} to {most:.4g} times their share, by a rule that "
-        "watch has no name for.",
+        f"Tokens weigh differently within a microbatch, from {least:.4g} to {most:.4g} times their share, by a rule "
+        "that watch has no name for.",
         f"同一个微批次内的 token 权重就不同，是应得份额的 {least:.4g} 到 {most:.4g} 倍，watch 没有这条规则的名字。",
     )
 

@@ -71,11 +71,12 @@ class Evidence:
     def explained(self) -> bool:
         """The gradient is a sum of the backwards that were seen; of tensors that are off, by factors of their own."""
         allowed = EXPLAINED[self.low_precision]
-        return all(part.residual <= allowed for fit in self.fits for part in (fit, *fit.off))
+        residuals = [r for fit in self.fits for r in (fit.residual, *(each.residual for each in fit.off))]
+        return all(residual <= allowed for residual in residuals)
 
     @property
     def tolerance(self) -> float:
-        """Relative difference up to which two weights count as the same: rounding, and what the residual leaves open."""
+        """Relative difference up to which two weights are the same: rounding, and what the residual leaves open."""
         fit = self.fits[0]
         typical = abs(fit.one_factor) or float(np.abs(fit.factors).max(initial=0.0)) or 1.0
         error = fit.residual if fit.kind == "one" else float(fit.errors.max(initial=0.0)) / typical

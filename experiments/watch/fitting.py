@@ -49,9 +49,7 @@ class Fit:
     off: tuple[Off, ...] = ()
 
 
-def fit(
-    columns: Array, goal: Array, names: tuple[str, ...], low_precision: bool, before: Array | None = None
-) -> Fit:
+def fit(columns: Array, goal: Array, names: tuple[str, ...], low_precision: bool, before: Array | None = None) -> Fit:
     """columns [T, W, C], goal [T, W]; `before`: [T, W], what the step before was made with, where it may be left."""
     tensors, width, count = columns.shape
     matrix, wanted = columns.reshape(-1, count), goal.ravel()
@@ -77,7 +75,9 @@ def fit(
             length = float(np.linalg.norm(wanted[rows]))
     if count and _suffices(one, found, length, low_precision):
         errors = np.full(count, one[1] * length / max(one[2], 1e-300))
-        return Fit("one", np.full(count, one[0]), errors, found.determined, one[1], one[1], one[0], everything, leak, off)
+        return Fit(
+            "one", np.full(count, one[0]), errors, found.determined, one[1], one[1], one[0], everything, leak, off
+        )
     return Fit(
         "free", found.factors, found.errors, found.determined, found.residual, one[1], one[0], everything, leak, off
     )
@@ -145,7 +145,7 @@ def _leak(matrix: Array, wanted: Array, before: Array, low_precision: bool) -> f
 
 def _majority(columns: Array, wanted: Array, low_precision: bool) -> NDArray[np.bool_] | None:
     """Which tensors follow one set of factors, by weights that lose those who do not; None if that explains little."""
-    tensors, width, count = columns.shape
+    tensors, _, count = columns.shape
     sizes = np.linalg.norm(wanted, axis=1)
     sizes = np.maximum(sizes, np.linalg.norm(columns, axis=(1, 2)))
     sizes = np.maximum(sizes, 1e-12 * sizes.max(initial=0.0))

@@ -107,7 +107,9 @@ def _merged(cells: Sequence[Cell]) -> tuple[Cell, ...]:
 
 def _sum(one: Cell, other: Cell) -> Cell:
     losses = tuple(
-        replace(a, weights=b.weights if a.weights is None else a.weights if b.weights is None else a.weights + b.weights)
+        replace(
+            a, weights=b.weights if a.weights is None else a.weights if b.weights is None else a.weights + b.weights
+        )
         for a, b in zip(one.losses, other.losses, strict=True)
     )
     names = one.contribution.keys() | other.contribution.keys()

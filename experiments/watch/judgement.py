@@ -25,7 +25,9 @@ def updates(logs: Mapping[int, RankLog], objective: str) -> list[UpdateReport]:
     """Every watched update of the run, in the order in which rank 0 made them."""
     steps = joining.joined(logs)
     notices = {(notice.code, notice.where) for log in logs.values() for notice in log.notices}
-    coarse = any(code == "communication_hook" and any(part in where for part in COARSE_HOOKS) for code, where in notices)
+    coarse = any(
+        code == "communication_hook" and any(part in where for part in COARSE_HOOKS) for code, where in notices
+    )
     compiled = any(code == "compiled_loss" for code, _ in notices)
     full = max((sum(not c.discarded for c in rank) for each in steps.values() for rank in each.cells), default=1)
     known = []

@@ -37,7 +37,7 @@ def of(said: Said, term: Term) -> tuple[str, str]:
 
 
 def ledger(term: Term, scheme: str = USUAL) -> str | None:
-    """`replica_ledger` with these counts, the first cell's gradient 1; None for a window without tokens, or a huge one."""
+    """`replica_ledger` with these counts, the first cell's gradient 1; None without tokens, or for a huge window."""
     cells = sum(len(rank) for rank in term)
     if not 0 < cells <= LISTED or not any(tokens.n for rank in term for tokens in rank) or not all(map(len, term)):
         return None

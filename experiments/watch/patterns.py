@@ -67,7 +67,10 @@ def rules(mass: Table) -> Iterator[tuple[str, Table]]:
         yield "microbatch_equal", [[_over(1, len(rank) * steps[k]) for k in range(len(rank))] for rank in mass]
     longest = max(len(rank) for rank in mass)
     if ranks > 1 and longest > 1:  # every microstep's reduction takes the sum so far once more
-        yield "reduced_again", [[float(ranks) ** (len(rank) - 1 - k) / total for k in range(len(rank))] for rank in mass]
+        yield (
+            "reduced_again",
+            [[float(ranks) ** (len(rank) - 1 - k) / total for k in range(len(rank))] for rank in mass],
+        )
 
 
 def _over(above: float, below: float) -> float:

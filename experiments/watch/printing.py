@@ -68,21 +68,28 @@ def _update(update: UpdateReport, language: Language) -> Iterator[str]:
 
 def _reduction(update: UpdateReport, language: Language) -> Iterator[str]:
     """How the gradient was made of the backwards, and what came after."""
-    if update.fit is None or update.residual is None:
+    if update.fit is None or update.residual is None or update.residual > update.fit.tolerance or _has_none(update):
         return
     if update.fit.kind == "one":
         yield {
-            "en": f"Every backward arrives with the factor {update.fit.one_factor:.6g} (residual {update.residual:.1e}).",
+            "en": f"Every backward arrives with the factor {update.fit.one_factor:.6g} "
+            f"(residual {update.residual:.1e}).",
             "zh": f"每次反向都以系数 {update.fit.one_factor:.6g} 到达（残差 {update.residual:.1e}）。",
         }[language]
     else:
         yield {
             "en": f"Backwards arrive with factors of their own (residual {update.residual:.1e}; "
             f"with one factor {update.fit.residual_one:.1e}).",
-            "zh": f"各次反向以各自的系数到达（残差 {update.residual:.1e}；用同一系数则为 {update.fit.residual_one:.1e}）。",
+            "zh": f"各次反向以各自的系数到达（残差 {update.residual:.1e}；"
+            f"用同一系数则为 {update.fit.residual_one:.1e}）。",
         }[language]
     if update.clip is not None and abs(update.clip - 1) > 1e-6:
         yield filled(NOTES["clip"], clip=update.clip)[language]
+
+
+def _has_none(update: UpdateReport) -> bool:
+    """No weight is certain."""
+    return all(cell.reduction is None for rank in update.cells for cell in rank)
 
 
 def _table(update: UpdateReport, language: Language) -> Iterator[str]:

@@ -13,7 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-SUFFIX = ".watch"
+SUFFIX, ALIVE, STACKS = ".watch", ".alive", ".stack"
+"""Endings of a rank's records, of the file that it touches while something moves, and of where it is when asked."""
+ASK = "ask"
+"""The file with which the launcher asks."""
+VARIABLE = "SAMESTEP_WATCH"
+"""The environment variable that tells the processes of a run what to watch."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -23,16 +22,24 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from samestep.experiments.watch.records import SUFFIX, Done, Failure, Fault, Header, Notice, Update
+from samestep.experiments.watch.records import (
+    ALIVE,
+    ASK,
+    STACKS,
+    SUFFIX,
+    VARIABLE,
+    Done,
+    Failure,
+    Fault,
+    Header,
+    Notice,
+    Update,
+)
 from samestep.experiments.watch.taps import calls, features, sites
 from samestep.experiments.watch.taps.patches import Patches
 from samestep.experiments.watch.taps.steps import Steps
 from samestep.experiments.watch.windows import Windows
 
-VARIABLE = "SAMESTEP_WATCH"
-"""The environment variable that carries an `Order` to the processes of a run."""
-ASK, STACKS = "ask", ".stack"
-"""A file with which the launcher asks where every process is, and the ending of the answers."""
 PULSE = 0.5
 """Seconds between two looks at whether anything has moved."""
 FRAMEWORKS = ("accelerate", "deepspeed", "lightning", "pytorch_lightning", "transformers", "trl")
@@ -76,6 +83,11 @@ class Session:
             torch.compiler.set_stance("force_eager")
         threading.Thread(target=self._pulse, name="samestep-watch", daemon=True).start()
 
+    @property
+    def rank(self) -> int:
+        """This process's."""
+        return int(self._file.name.partition("-")[0]) if self._file is not None else _place()[0]
+
     def write(self, message: Update | Notice | Fault | Failure | Done) -> None:
         """Append to this rank's file; the file begins with the first update, when the rank is known, or at the end."""
         with self._lock, contextlib.suppress(OSError):  # a full disk must not end the reader's training
@@ -100,7 +112,9 @@ class Session:
 
     def close(self) -> None:
         """The process, or the block that is watched, comes to its end. Without any backward there is nothing to say."""
-        self.finish() if self.windows.backwards.count else self.patches.undo()
+        self.patches.undo()
+        if self.windows.backwards.count:
+            self.finish()
         if self._file is not None or self._waiting or self.windows.backwards.count:
             self.write(Done(ended=True))
 
@@ -113,7 +127,7 @@ class Session:
     def _pulse(self) -> None:
         """Twice a second: say whether anything has moved, and answer when asked where this process is."""
         folder, pid, answered = Path(self.order.folder), os.getpid(), False
-        alive = folder / f"{pid}.alive"
+        alive = folder / f"{pid}{ALIVE}"
         while folder.is_dir():
             moved = self.windows.backwards.count + self.windows.backwards.depth
             with contextlib.suppress(OSError):
@@ -143,7 +157,7 @@ def current() -> Session | None:
 
 
 def start(order: Order) -> Session:
-    """Begin to watch. In a forked child of a watched process, such as a data loader's worker, nothing is ever written."""
+    """Begin to watch this process."""
     global _current
     session = _current = Session(order)
     session.install()
@@ -199,6 +213,3 @@ def environment() -> dict[str, str]:
     if dist.is_available() and dist.is_initialized():
         found["backend"] = dist.get_backend()
     return found
-
-
-Ended = Callable[[], None]

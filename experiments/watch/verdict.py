@@ -1,7 +1,7 @@
 """Which verdict an update gets, with the one sentence that says why: the first of these that its evidence shows.
 
-    skipped, no gradient, not finite → ranks that differ → not explained → a gradient left over → clipped in between →
-    no tokens seen → the same data twice → not to be told apart → tokens thrown away → weights by their rule
+skipped, no gradient, not finite → ranks that differ → not explained → a gradient left over → clipped in between →
+no tokens seen → the same data twice → not to be told apart → tokens thrown away → weights by their rule
 """
 
 from collections.abc import Sequence
@@ -125,9 +125,7 @@ def _same_data(evidence: Evidence) -> Said | None:
         return None
     n = sum(tokens.n for rank in term for tokens in rank)
     twice = sum(term[r][k].n for group in twins for r, k in group[1:])
-    return found(
-        "duplicated_samples", filled(causes.SAME_DATA, which=cells_named(twins[0]), n=n, unique=n - twice)
-    )
+    return found("duplicated_samples", filled(causes.SAME_DATA, which=cells_named(twins[0]), n=n, unique=n - twice))
 
 
 def _parallel(one: Array, other: Array) -> bool:

@@ -115,7 +115,8 @@ def _tokens(losses: Sequence[Loss], cell: Cell) -> Tokens:
     parts = [_part(loss, cell.scale or 1.0) for loss in losses]
     if not parts:
         return Tokens("", None, np.empty(0), np.empty(0), np.empty(0, np.int64), "targets", 0)
-    rows, first = [], 0
+    rows: list[NDArray[np.int64]] = []
+    first = 0
     for part, loss in zip(parts, losses, strict=True):
         own = part.rows if part.rows is not None else np.zeros(part.n, np.int64) if len(losses) > 1 else None
         if own is None:
@@ -147,7 +148,9 @@ def _counting(loss: Loss, weights: Array) -> tuple[NDArray[np.bool_], str]:
     """Which entries are tokens. A loss that is reduced by hand may be masked by hand: then those that have a weight."""
     if loss.reduction == "marked" or (loss.valid is not None and loss.reduction in ("mean", "sum")):
         return (loss.valid if loss.valid is not None else np.ones(len(weights), bool)), "targets"
-    if loss.kind == "marked" or (loss.reduction in ("mean", "sum") and loss.valid is None and loss.kind != "log_softmax"):
+    if loss.kind == "marked" or (
+        loss.reduction in ("mean", "sum") and loss.valid is None and loss.kind != "log_softmax"
+    ):
         return np.ones(len(weights), bool), "targets"
     return weights != 0, "nonzero"
 
@@ -170,19 +173,19 @@ def _rows(loss: Loss, counts: NDArray[np.bool_]) -> NDArray[np.int64] | None:
 
 
 def _others(joined: Joined) -> list[OtherTerm]:
-    names = dict.fromkeys(
-        (term.name, term.line) for rank in joined.cells for cell in rank for term in cell.terms if not term.losses
-    )
-    return [
-        OtherTerm(name, line, tuple(tuple(_factor(cell, name, line) for cell in rank) for rank in joined.cells))
-        for name, line in names
-    ]
+    """Terms without tokens, told apart by what made them, where, and by their order."""
+    found = [[_numbered(cell) for cell in rank] for rank in joined.cells]
+    keys = dict.fromkeys(key for rank in found for cell in rank for key in cell)
+    return [OtherTerm(key[0], key[1], tuple(tuple(cell.get(key) for cell in rank) for rank in found)) for key in keys]
 
 
-def _factor(cell: Cell, name: str, line: str | None) -> float | None:
-    found = [term.factor for term in cell.terms if (term.name, term.line) == (name, line) and not term.losses]
-    known = [factor for factor in found if factor is not None]
-    return sum(known) / (cell.scale or 1.0) if known else None
+def _numbered(cell: Cell) -> dict[tuple[str, str | None, int], float]:
+    factors: dict[tuple[str, str | None, int], float] = {}
+    for term in cell.terms:
+        if not term.losses and term.factor is not None:
+            number = sum((name, line) == (term.name, term.line) for name, line, _ in factors)
+            factors[term.name, term.line, number] = term.factor / (cell.scale or 1.0)
+    return factors
 
 
 def spread(values: Array) -> float:
@@ -205,6 +208,6 @@ def rule_within(tokens: Tokens) -> str:
         numbers, rows = np.unique(tokens.rows, return_inverse=True)
         mass = np.bincount(rows, tokens.fair)
         totals = np.bincount(rows, tokens.local)
-        if len(numbers) > 1 and spread(totals) <= ALIKE and spread((tokens.local / tokens.fair * mass[rows])) <= ALIKE:
+        if len(numbers) > 1 and spread(totals.astype(np.float64)) <= ALIKE and spread(tokens.local / tokens.fair * mass[rows]) <= ALIKE:
             return "sequence_mean"
     return "varying"

@@ -170,10 +170,20 @@ class Windows:
         )  # fmt: skip
         self.write(
             Update(
-                known.number, written.optimizer_name(optimizer), known.steps - self.skip, line(), cells, gradients,
-                tuple(self._name(tag) for tag in missing), leaks, bool(before), self._while_scaled,
-                self._clipped_inside, skipped, time.perf_counter() - began,
-            )  # fmt: skip
+                known.number,
+                written.optimizer_name(optimizer),
+                known.steps - self.skip,
+                line(),
+                cells,
+                gradients,
+                tuple(self._name(tag) for tag in missing),
+                leaks,
+                bool(before),
+                self._while_scaled,
+                self._clipped_inside,
+                skipped,
+                time.perf_counter() - began,
+            )
         )
 
     def _name(self, tag: int) -> str:

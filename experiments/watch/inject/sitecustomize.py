@@ -36,7 +36,7 @@ class _AfterTorch:
             execute(module)
             _watch()
 
-        spec.loader.exec_module = execute_then_watch
+        spec.loader.exec_module = execute_then_watch  # type: ignore[method-assign]
         return spec
 
 

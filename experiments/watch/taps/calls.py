@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from samestep.experiments.watch.taps import sites
+from samestep.experiments.watch.taps import graph, sites
 from samestep.experiments.watch.taps.patches import Function, Patches
 from samestep.experiments.watch.taps.tokens import SITE, TARGET, Site, Target
 
@@ -35,17 +35,17 @@ def install(patches: Patches) -> None:
 
 def _called(result: Any) -> None:
     if isinstance(result, Tensor) and result.grad_fn is not None:
-        result.grad_fn.metadata.setdefault(SITE, Site(sites.line()))
+        graph.metadata(result.grad_fn).setdefault(SITE, Site(sites.line()))
 
 
 def _fused(original: Function, input: Tensor, linear_weight: Tensor, target: Tensor, **more: Any) -> Any:
     result = original(input, linear_weight, target, **more)
     if isinstance(result, Tensor) and result.grad_fn is not None and not torch.compiler.is_compiling():
         node = result.grad_fn
-        node.metadata.setdefault(SITE, Site(sites.line()))
+        graph.metadata(node).setdefault(SITE, Site(sites.line()))
         if not node.name().startswith("NllLoss") and not more.get("label_smoothing"):
             ignored = more.get("ignore_index")
-            node.metadata[TARGET] = Target(
+            graph.metadata(node)[TARGET] = Target(
                 "linear_cross_entropy", target, -100 if ignored is None else ignored,
                 more.get("reduction", "mean"), more.get("weight"),
             )  # fmt: skip

@@ -4,7 +4,7 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from torch.autograd.graph import Node
 
@@ -32,13 +32,19 @@ _MODEL = (
     "Scaled",
 )
 """Operations with which a model begins below its loss; a walk for losses stops there first."""
-_VIEWS = ("Alias", "Clone", "Expand", "Reshape", "Select", "Slice", "Split", "Squeeze", "ToCopy", "Transpose", "Unbind")
+_VIEWS: tuple[str, ...] = ("Alias", "Clone", "Expand", "Reshape", "Select", "Slice", "Split", "Squeeze", "ToCopy", "Transpose", "Unbind")
 _VIEWS += ("T", "Permute", "Unsqueeze", "UnsafeView", "View", "Contiguous")
 
 
 def operation(node: Node) -> str:
     """`NllLoss` of NllLossBackward0; a Python function's own name."""
     return _SUFFIX.sub("", node.name().rpartition("::")[2])
+
+
+def metadata(node: Node) -> dict[str, Any]:
+    """What has been noted on the node; it lives and dies with the graph."""
+    noted: Any = node.metadata
+    return cast("dict[str, Any]", noted)
 
 
 def children(node: Node) -> list[Node]:

@@ -54,9 +54,9 @@ def _tops(seen: Walk) -> dict[Node, str]:
     tops: dict[Node, str] = {}
     for node in seen.nodes:
         name = operation(node)
-        if MARK in node.metadata:
+        if MARK in graph.metadata(node):
             tops[node] = "marked"
-        elif TARGET in node.metadata:
+        elif TARGET in graph.metadata(node):
             tops[node] = "opaque"
         elif name in LOG_PROBABILITIES:
             tops[node] = "function"
@@ -178,7 +178,7 @@ def _per_sample(node: Node) -> tuple[Source, Remove | None]:
 
 
 def _marked(node: Node) -> tuple[Source, Remove | None]:
-    mark: Marked = node.metadata[MARK]
+    mark: Marked = graph.metadata(node)[MARK]
     source = Source("marked", node, shape=mark.shape)
     if mark.valid is not None:
         source.valid, source.reduction = mark.valid.reshape(-1), "marked"
@@ -197,7 +197,7 @@ def _of_output(source: Source, output: int, sign: int) -> tuple[Source, Remove |
 
 def _opaque(node: Node) -> tuple[Source, Remove | None]:
     """A fused loss whose targets were seen where it was called: every valid token gets the same part of g."""
-    known: Target = node.metadata[TARGET]
+    known: Target = graph.metadata(node)[TARGET]
     valid = known.target != known.ignored
     importance = None if known.weight is None else known.weight.double()[known.target.clamp(min=0)] * valid
     source = Source(
@@ -245,7 +245,7 @@ def _hooked(node: Node, read: Callable[[tuple[Tensor | None, ...]], None]) -> Re
 
 def _known_target(node: Node) -> Target | None:
     """The targets of an nll_loss: saved ones, or those seen at the call if reading them would compute them again."""
-    if (seen := node.metadata.get(SITE)) is not None and seen.target is not None:
+    if (seen := graph.metadata(node).get(SITE)) is not None and seen.target is not None:
         known: Target = seen.target
         return known
     if graph.is_packed(node, "target"):

@@ -65,10 +65,16 @@ class Parameters:
         """Hook every parameter that has none yet; those that cannot get a gradient may be able to later."""
         wanted = self.wanted()
         for tag, parameter in self.living():
-            if tag in self._hooked or tag not in wanted or not parameter.requires_grad or hasattr(parameter, "placements"):
+            if (
+                tag in self._hooked
+                or tag not in wanted
+                or not parameter.requires_grad
+                or hasattr(parameter, "placements")
+            ):
                 continue
             self._hooked.add(tag)
-            self._handles.append(parameter.register_hook(self._hook(tag)))
+            register: Any = parameter.register_hook
+            self._handles.append(register(self._hook(tag)))
 
     def own(self, owner: Any) -> None:
         """A parameter that FSDP2 shards; `owner` is its FSDPParam."""
@@ -91,7 +97,7 @@ class Parameters:
         self._handles.append(handle)
 
     def unowned_shards(self) -> bool:
-        """Whether there are DTensors that FSDP2 did not make: somebody else cuts and reduces them in a way of its own."""
+        """Whether there are DTensors that FSDP2 did not make: somebody else cuts and reduces them in another way."""
         sharded = [id(parameter) for _, parameter in self.living() if hasattr(parameter, "placements")]
         if not sharded:
             return False

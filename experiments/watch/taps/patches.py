@@ -25,7 +25,12 @@ class Patches:
         def replacement(*args: Any, **kwargs: Any) -> Any:
             return wrapper(original, *args, **kwargs)
 
-        self.put(owner, name, functools.wraps(original)(replacement))
+        wrapped = functools.wraps(original)(replacement)
+        self.put(owner, name, wrapped)
+        if isinstance(owner, types.ModuleType):
+            for module in list(sys.modules.values()):  # whoever has imported the function by its name
+                if getattr(module, "__dict__", {}).get(name) is original:
+                    self.put(module, name, wrapped)
 
     def wrap_in_place(self, owner: types.ModuleType, name: str, after: Callable[[Any], None]) -> None:
         """Have `after(result)` run after a function that may also be compiled, from source or by tracing.

@@ -10,7 +10,7 @@ from samestep.experiments.watch.taps import sketches
 
 @dataclass(frozen=True)
 class Part:
-    """The sketch of what this rank holds. Parts of the same `copy` add up to a whole tensor; None: a copy of its own."""
+    """The sketch of what this rank holds. Parts of the same `copy` add up to a tensor; None: a copy of its own."""
 
     sketch: Tensor
     copy: int | None = None

@@ -25,14 +25,15 @@ def is_readers(file: str) -> bool:
     """Whether a code object's file is the reader's own: no library, not frozen, not ours."""
     if file not in _KNOWN:
         real = os.path.abspath(file)
-        theirs = file.startswith("<") or real.startswith((*OURS, *_libraries())) or f"{os.sep}site-packages{os.sep}" in real
-        _KNOWN[file] = not theirs
+        library = f"{os.sep}site-packages{os.sep}" in real or real.startswith(_libraries())
+        _KNOWN[file] = not (file.startswith("<") or library or is_ours(file))
     return _KNOWN[file]
 
 
 def is_ours(file: str) -> bool:
-    """Whether a code object's file is part of this package."""
-    return os.path.abspath(file).startswith(OURS)
+    """Whether a code object's file is part of this package; a script that it gives as an example is the reader's."""
+    place = os.path.abspath(file)
+    return place.startswith(OURS) and not place.startswith(tuple(f"{ours}examples{os.sep}" for ours in OURS))
 
 
 def line() -> str | None:

@@ -16,7 +16,7 @@ CLIPS = ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_")
 
 
 class Steps:
-    """The wrapped functions round an optimizer's step. Of nested steps (a wrapper's, its inner one's) the outer counts."""
+    """The wrapped functions round an optimizer's step. Of nested steps (a wrapper's, its inner one's) the outer one."""
 
     def __init__(self, backwards: Backwards) -> None:
         self.backwards = backwards
@@ -143,9 +143,7 @@ class Steps:
             self._tag(parameters)
             tags = self.parameters.known(parameters)
             parts = self._gradients(tags)
-            missing = [
-                tag for tag, p in zip(tags, parameters, strict=True) if p.requires_grad and p.grad is None
-            ]
+            missing = [tag for tag, p in zip(tags, parameters, strict=True) if p.requires_grad and p.grad is None]
             if (scale := getattr(optimizer, "grad_scale", None)) is not None:  # a fused optimizer unscales by itself
                 parts = {tag: Part(part.sketch / scale.double(), part.copy) for tag, part in parts.items()}
                 self.listener.unscaled(optimizer)
@@ -156,7 +154,7 @@ class Steps:
         return {tag: part_of(p.grad) for tag, p in self.parameters.living() if tag in asked and p.grad is not None}
 
     def _deepspeed(self, patches: Patches, module: Any) -> None:
-        """The engine keeps gradients in flat partitions; the whole ones are asked of it, which is its own collective."""
+        """The engine keeps gradients in flat partitions; whole ones are asked of it, which is its own collective."""
         patches.wrap(module.DeepSpeedEngine, "step", self._engine_step)
 
     def _engine_step(self, original: Callable[..., Any], engine: Any, *args: Any, **kwargs: Any) -> Any:

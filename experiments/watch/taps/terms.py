@@ -12,7 +12,21 @@ from samestep.experiments.watch.taps import graph
 from samestep.experiments.watch.taps.graph import operation
 from samestep.experiments.watch.taps.tokens import SITE, Site, Source
 
-_SUMS = ("Add", "Sub", "Mul", "Div", "Neg", "ToCopy", "Squeeze", "View", "Clone", "Reshape", "Alias", "_DDPSink", "DDPSink")
+_SUMS = (
+    "Add",
+    "Sub",
+    "Mul",
+    "Div",
+    "Neg",
+    "ToCopy",
+    "Squeeze",
+    "View",
+    "Clone",
+    "Reshape",
+    "Alias",
+    "_DDPSink",
+    "DDPSink",
+)
 
 
 @dataclass
@@ -31,7 +45,7 @@ class Term:
     @property
     def line(self) -> str | None:
         """Where it was called, if it was a loss of PyTorch's."""
-        site: Site | None = self.node.metadata.get(SITE)
+        site: Site | None = graph.metadata(self.node).get(SITE)
         return site.line if site else None
 
 

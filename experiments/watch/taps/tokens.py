@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 
+from samestep.experiments.watch.taps import graph
+
 MARK, SITE, TARGET = "samestep.tokens", "samestep.site", "samestep.target"
 """Keys in a node's metadata, which lives and dies with the graph."""
 
@@ -31,7 +33,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Marked:
-    """A per-element loss that the reader marked: its shape, which elements count, and which output of its node it is."""
+    """A per-element loss that the reader marked: its shape, which elements count, which output of its node it is."""
 
     shape: tuple[int, ...]
     valid: Tensor | None
@@ -64,7 +66,7 @@ class Source:
     @property
     def line(self) -> str | None:
         """Where the loss was called."""
-        site: Site | None = self.node.metadata.get(SITE)
+        site: Site | None = graph.metadata(self.node).get(SITE)
         return site.line if site else None
 
     def add(self, weights: Tensor) -> None:
@@ -84,5 +86,5 @@ def mark(loss: Tensor, mask: Tensor | None = None) -> Tensor:
         raise ValueError(f"mask has shape {list(mask.shape)}, loss {list(loss.shape)}: they must be the same")
     if loss.grad_fn is not None and not torch.compiler.is_compiling():
         valid = None if mask is None else mask.detach().bool().clone()
-        loss.grad_fn.metadata[MARK] = Marked(tuple(loss.shape), valid, loss.output_nr)
+        graph.metadata(loss.grad_fn)[MARK] = Marked(tuple(loss.shape), valid, loss.output_nr)
     return loss
