@@ -13,7 +13,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from samestep.app.paths import folder
-from samestep.app.rendering import environment
+from samestep.app.rendering.environment import environment
 from samestep.experiments.audit.page import WIKI, _no_asset, styles
 from samestep.experiments.watch.printing import VERDICTS, Language
 from samestep.experiments.watch.report import CellReport, Report, as_json
