@@ -54,6 +54,9 @@ class ChapterPages:
             "previous": previous,
             "next": following,
             "related": book.related(chapter),
+            "place": book.chapters[lang].index(chapter) + 1,
+            "places": len(book.chapters[lang]),
+            "discuss_url": self._site.settings.discuss(lang, slug, "discuss"),
         }
         if query:
             return self._layout.page(request, "chapter.html", status, **context)

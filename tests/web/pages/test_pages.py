@@ -476,3 +476,22 @@ def test_a_long_page_that_many_ask_for_at_once_is_made_once(monkeypatch: pytest.
         answers = list(many.map(lambda _: client.get("/en/book").text, range(20)))
     assert made.count("book.html") == 1
     assert set(answers) == {answers[0]}
+
+
+@each_chapter
+def test_a_chapter_says_its_place_in_the_series_and_ends_with_where_to_discuss_it(
+    client: TestClient, chapter: Chapter
+) -> None:
+    page = client.get(chapter.path).text
+    place = BOOK.chapters[chapter.lang].index(chapter) + 1
+    total = len(BOOK.chapters[chapter.lang])
+    series = f"本系列第 {place} 篇，共 {total} 篇" if chapter.lang == "zh" else f"No. {place} of {total} in this series"
+    assert series in page
+    assert page.index('id="discuss"') > page.index('id="sources"')
+    assert chapter.file.name in page[page.index('id="discuss"') :]
+
+
+def test_where_discussions_have_an_address_the_end_of_a_chapter_links_it() -> None:
+    with TestClient(create_app(Settings(discuss_url="https://talk.example/{lang}/{slug}/{section}"))) as client:
+        page = client.get("/en/parallel-correctness").text
+    assert 'href="https://talk.example/en/parallel-correctness/discuss"' in page
