@@ -1,32 +1,35 @@
 """Numbers as they are typed, read into arrays; an error names the place of the bad one."""
 
-from collections.abc import Callable, Sequence
-from fractions import Fraction
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from samestep.app.contract.errors import InputError
-from samestep.app.contract.numbers import exact
-from samestep.app.contract.rows import ExtendedRows, Rows
+from samestep.app.contract.numbers import as_float
 
 Floats = NDArray[np.float64]
 Path = tuple[str | int, ...]
 Written = int | float | str
 
 
-def floats(values: Sequence[Written], path: Path, read: Callable[[object], Fraction | float] = exact) -> Floats:
-    """A list as float64, (d,); InputError names the entry that cannot be used."""
-    if str not in set(map(type, values)):
+def floats(values: Sequence[Any], read: Callable[[object], float], path: Callable[[int], Path]) -> Floats:
+    """Numbers as typed, (d,), read by `read` where they are not plain; InputError names the `path` of the first bad
+    one."""
+    if set(map(type, values)) <= {float, int}:
         try:
-            return np.array(values, dtype=np.float64)
-        except OverflowError:
-            pass  # an integer beyond float64: the reading below names its place
+            array = np.array(values, dtype=np.float64)
+        except OverflowError:  # an integer beyond float64: the reading below names its place
+            array = np.array([np.nan])
+        if np.isfinite(array).all():
+            return array
     numbers: list[float] = []
     try:
-        numbers.extend(float(read(value)) for value in values)
+        for value in values:
+            numbers.append(read(value))
     except InputError as error:
-        raise InputError(error.en, error.zh, field=(*path, len(numbers)), code=error.code) from None
+        raise InputError(error.en, error.zh, field=path(len(numbers)), code=error.code) from None
     return np.array(numbers)
 
 
@@ -38,9 +41,10 @@ def rectangle(rows: Sequence[Sequence[Written]], field: str, row_en: str, row_zh
             en = f"of {row_en} {r} have {len(row)} values; every {row_en} needs as many as the first, at least one"
             zh = f"在{row_zh} {r} 有 {len(row)} 个值；每个{row_zh}应与第一个同样多，且至少一个"
             raise InputError(en, zh, field=(field, r), code="shape_mismatch")
-    return np.array([floats(row, (field, r)) for r, row in enumerate(rows)])
+    flat = floats([value for row in rows for value in row], as_float, lambda index: (field, *divmod(index, width)))
+    return flat.reshape(len(rows), width)
 
 
-def one_list(rows: Rows | ExtendedRows) -> list[float]:
+def one_list(rows: Iterable[Iterable[Any]]) -> list[float]:
     """All values in one list, whatever stood between them: a list may be pasted as a row or as a column."""
     return [float(value) for row in rows for value in row]

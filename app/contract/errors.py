@@ -107,7 +107,7 @@ _MESSAGES: dict[str, _Words] = {
     "enum": lambda ctx: (f"must be {ctx['expected']}", f"应为 {ctx['expected'].replace(' or ', ' 或 ')}"),
     "number_type": lambda _: ("must be a finite number, or its text", "应为有限的数，或写成文本的数"),
     "json_invalid": lambda ctx: not_json(ctx["error"]),
-    "too_long": lambda ctx: (f"has more than {ctx['max_length']} entries", f"超过 {ctx['max_length']} 项"),
+    "too_long": lambda ctx: (f"has more than {ctx['max_length']:,} entries", f"超过 {ctx['max_length']:,} 项"),
     "too_short": lambda ctx: (f"needs at least {ctx['min_length']} entries", f"至少要有 {ctx['min_length']} 项"),
     "string_too_long": lambda ctx: (f"is longer than {ctx['max_length']} characters", f"超过 {ctx['max_length']} 字"),
     "string_too_short": lambda _: ("is blank", "为空"),

@@ -1,33 +1,39 @@
-"""The typed fields that bodies and panels are made of: how each is read, written back and described.
+"""The typed fields that bodies and panels are made of: numbers, whole numbers, lists and rows of them, flags.
 
-A field's type is its whole grammar: what a wrong value is told is the same at every door.
+A type for a number exists twice: read at once (`Real`, …), or kept as typed (`RawNumber`, …) for bodies of up to a
+million of them, which are read in bulk.
 """
 
+from collections.abc import Callable
 from fractions import Fraction
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    GetPydanticSchema,
-    PlainSerializer,
-    PlainValidator,
-    StrictBool,
-    WithJsonSchema,
-)
+from pydantic import BeforeValidator
 from pydantic_core import core_schema
 
+from samestep.app.contract.errors import InputError
+from samestep.app.contract.forms import Form, blank_to_none
 from samestep.app.contract.numbers import (
     LONGEST_NUMBER,
     NUMBER,
     as_json,
-    blank_to_none,
+    bounded,
     exact,
     extended,
+    finite_or_name,
     not_negative,
     positive,
+    whole,
 )
-from samestep.app.contract.rows import ExtendedRows, Rows, extended_rows_of, rows_of, write_rows
+from samestep.app.contract.rows import (
+    ExtendedRows,
+    Rows,
+    extended_rows_of,
+    list_of,
+    rows_of,
+    write_list,
+    write_rows,
+)
 
 _TEXT_SCHEMA = {
     "type": "string",
@@ -36,25 +42,77 @@ _TEXT_SCHEMA = {
 }
 
 
-def number_schema(**bounds: float) -> dict[str, object]:
+def number_schema(**bounds: float) -> dict[str, Any]:
     """JSON schema of a number or its decimal string."""
     return {"anyOf": [{"type": "number", **bounds}, _TEXT_SCHEMA]}
 
 
-_extended_schema: dict[str, object] = {"anyOf": [{"type": "number"}, _TEXT_SCHEMA, {"enum": ["inf", "-inf", "nan"]}]}
+OrBlank = BeforeValidator(blank_to_none)
+"""For an optional field: blank means not given."""
 
-_to_json = PlainSerializer(as_json, when_used="json")
-Real = Annotated[Fraction, BeforeValidator(exact), _to_json, WithJsonSchema(number_schema())]
-NonNegative = Annotated[Fraction, BeforeValidator(not_negative), _to_json, WithJsonSchema(number_schema(minimum=0))]
-Positive = Annotated[Fraction, BeforeValidator(positive), _to_json, WithJsonSchema(number_schema(exclusiveMinimum=0))]
-Extended = Annotated[float, Field(allow_inf_nan=True), BeforeValidator(extended), WithJsonSchema(_extended_schema)]
+# ---- one number
 
-RawNumber = Annotated[
-    int | float | str,
-    GetPydanticSchema(lambda _source, _handler: raw_number_schema),
-    WithJsonSchema(number_schema()),
-]
-"""A number as typed, for bodies of up to a million of them: checked to be a number or a text, not yet read."""
+Real = Annotated[Fraction, Form("number", exact, number_schema(), as_json)]
+NonNegative = Annotated[Fraction, Form("number", not_negative, number_schema(minimum=0), as_json)]
+Positive = Annotated[Fraction, Form("number", positive, number_schema(exclusiveMinimum=0), as_json)]
+
+_SCHEMA_WORDS = {"low": "minimum", "above": "exclusiveMinimum", "high": "maximum", "below": "exclusiveMaximum"}
+
+
+def number(**bounds: int) -> Form:
+    """A number within bounds (`low`, `above`, `high`, `below`, see `bounded`)."""
+    described = {_SCHEMA_WORDS[name]: bound for name, bound in bounds.items()}
+    return Form("number", bounded(exact, **bounds), number_schema(**described), as_json)
+
+
+def whole_number(low: int, high: int) -> Form:
+    """A whole number within bounds, both included."""
+    return Form("number", bounded(whole, low=low, high=high), _whole_schema(low, high))
+
+
+def _whole_schema(low: int, high: int) -> dict[str, Any]:
+    return {"type": "integer", "minimum": low, "maximum": high}
+
+
+def word_or_number(words: tuple[str, ...], read: Callable[[object], Any], schema: dict[str, Any]) -> Form:
+    """One of `words`, or what `read` reads of anything else."""
+
+    def read_either(value: object) -> Any:
+        if isinstance(value, str) and value in words:
+            return value
+        try:
+            return read(value)
+        except InputError as error:
+            listed_en, listed_zh = ", ".join(words), "、".join(words)
+            en, zh = f"{error.en}; or one of {listed_en}", f"{error.zh}；或者是 {listed_zh} 之一"
+            raise InputError(en, zh, code=error.code) from None
+
+    return Form("number", read_either, {"anyOf": [{"enum": list(words)}, schema]}, factor_json)
+
+
+def factor_json(value: Any) -> Any:
+    """A word, a number or a table of numbers as JSON has it."""
+    if isinstance(value, tuple):
+        return [[as_json(cell) for cell in row] for row in value]
+    return as_json(value) if isinstance(value, Fraction) else value
+
+
+_FLAGS = {"true": True, "false": False}
+
+
+def _flag(value: object) -> bool:
+    found = _FLAGS.get(value, value) if isinstance(value, str) else value
+    if not isinstance(found, bool):
+        raise InputError("must be true or false", "应为 true 或 false", code="bool_type")
+    return found
+
+
+Flag = Annotated[bool, Form("flag", _flag, {"type": "boolean"})]
+"""True or false in a body, `true` or `false` in a text field."""
+
+# ---- numbers kept as typed
+
+_EXTENDED_SCHEMA: dict[str, Any] = {"anyOf": [{"type": "number"}, _TEXT_SCHEMA, {"enum": ["inf", "-inf", "nan"]}]}
 
 raw_number_schema = core_schema.union_schema(
     [
@@ -66,35 +124,48 @@ raw_number_schema = core_schema.union_schema(
     custom_error_message="must be a finite number, or its text",
 )
 
-RawExtended = Annotated[
-    int | float | str,
-    GetPydanticSchema(lambda _source, _handler: raw_number_schema),
-    WithJsonSchema(_extended_schema),
-]
+RawNumber = Annotated[int | float | str, Form("number", schema=number_schema(), core=raw_number_schema)]
+"""Checked to be a number or a text, not yet read."""
+RawExtended = Annotated[int | float | str, Form("number", schema=_EXTENDED_SCHEMA, core=raw_number_schema)]
 """As RawNumber; the texts `inf`, `-inf` and `nan` will be read too."""
 
-_ROWS_SCHEMA = WithJsonSchema({"type": "string", "examples": ["1,2;3,4"]})
+RawList = Annotated[list[RawNumber], Form("list")]
+RawExtendedList = Annotated[list[RawExtended], Form("list")]
+RawMatrix = Annotated[list[list[RawNumber]], Form("matrix")]
+RawExtendedMatrix = Annotated[list[list[RawExtended]], Form("matrix")]
+Matrix = Annotated[list[list[NonNegative]], Form("matrix")]
+
+JSON = Form("json")
+"""For a field that is neither a number nor numbers: it is typed as JSON."""
+
+# ---- lists that are one number, a list, or a text
 
 
-def _written(rows: Rows | ExtendedRows | None) -> str | None:
-    return None if rows is None else write_rows(rows)
+def whole_numbers(low: int, high: int) -> Form:
+    """One whole number, a list, or its text; a tuple."""
+    read, one = bounded(whole, low=low, high=high), _whole_schema(low, high)
+    options = [{"type": "array", "items": one}, one, {"type": "string", "examples": ["9,4,7"]}]
+    return Form("list", lambda value: list_of(value, read), {"anyOf": options}, write_list, scalar=True)
 
 
-_write = PlainSerializer(_written, when_used="json")
-RowsText = Annotated[Rows, PlainValidator(rows_of), _write, _ROWS_SCHEMA]
+def numbers(read: Callable[[object], Any] = exact, *, most: int | None = None, **bounds: float) -> Form:
+    """One number, a list, or its text; a tuple."""
+    several = {"type": "array", "items": number_schema(**bounds), **({} if most is None else {"maxItems": most})}
+    options = [{"type": "number", **bounds}, several, {"type": "string", "examples": ["0.4,-1.2"]}]
+    return Form("list", lambda value: list_of(value, read, most), {"anyOf": options}, write_list, scalar=True)
+
+
+# ---- rows in a text field
+
+_ROWS_SCHEMA = {"type": "string", "examples": ["1,2;3,4"]}
+_rows = Form("matrix", rows_of, _ROWS_SCHEMA, write_rows)
+
+RowsText = Annotated[Rows, _rows]
 """A GET field with rows of numbers: `;` or a newline between rows, `,` or a tab between values."""
-OptionalRowsText = Annotated[
-    Rows | None,
-    PlainValidator(lambda value: None if blank_to_none(value) is None else rows_of(value)),
-    _write,
-    _ROWS_SCHEMA,
-]
+OptionalRowsText = Annotated[Rows | None, _rows.optional()]
 """As RowsText; blank means not given."""
-ExtendedRowsText = Annotated[ExtendedRows, PlainValidator(extended_rows_of), _write, _ROWS_SCHEMA]
+ExtendedRowsText = Annotated[ExtendedRows, Form("matrix", extended_rows_of, _ROWS_SCHEMA, write_rows)]
 """As RowsText, with `inf`, `-inf` and `nan`."""
 
-_FLAGS = {"true": True, "false": False}
-Flag = Annotated[
-    StrictBool, BeforeValidator(lambda value: _FLAGS.get(value, value) if isinstance(value, str) else value)
-]
-"""True or false in a body, `true` or `false` in a text field."""
+Extended = Annotated[float, Form("number", extended, _EXTENDED_SCHEMA, finite_or_name)]
+"""A number that may be `inf`, `-inf` or `nan`."""

@@ -30,8 +30,12 @@ class Query(Inputs):
     """Base of a panel's state: the flat fields of a GET address, with the panel's defaults."""
 
     def inputs(self) -> Inputs:
-        """The body that these fields stand for; InputError, naming a field of the panel, where they do not fit."""
-        raise NotImplementedError
+        """The body that these fields stand for; InputError, naming a field of the panel, where they do not fit.
+
+        A panel with the fields of the body inherits from both; its body is made of these very fields.
+        """
+        body = next(base for base in type(self).__mro__[1:] if issubclass(base, Inputs) and not issubclass(base, Query))
+        return body(**{name: getattr(self, name) for name in body.model_fields})
 
 
 class Result(BaseModel):

@@ -6,14 +6,15 @@ float64 ones.
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable
 from fractions import Fraction
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, TypeVar
 
 from samestep.app.contract.errors import InputError
 
 NonFinite = Literal["inf", "-inf", "nan"]
+_Number = TypeVar("_Number", int, Fraction)
 
 NUMBER = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?"
 _NUMBER_RE = re.compile(NUMBER)
@@ -101,24 +102,41 @@ def extended(value: object) -> float:
 
 def whole(value: object) -> int:
     """An integer; `2.0` and `"4/2"` are one too."""
+    if type(value) is int:
+        return value
     number = exact(value)
     if number.denominator != 1:
         raise InputError("must be a whole number", "应是整数", code="int_from_float")
     return number.numerator
 
 
-def not_negative(value: object) -> Fraction:
-    number = exact(value)
-    if number < 0:
-        raise InputError("must be 0 or more", "不能小于 0", code="greater_than_equal")
-    return number
+def bounded(
+    read: Callable[[object], _Number],
+    *,
+    low: int | None = None,
+    above: int | None = None,
+    high: int | None = None,
+    below: int | None = None,
+) -> Callable[[object], _Number]:
+    """`read`, and what is told of a number that is not at least `low`, at most `high`, strictly `above` or `below`."""
+
+    def read_within(value: object) -> _Number:
+        number = read(value)
+        if low is not None and number < low:
+            raise InputError(f"must be {low:,} or more", f"不能小于 {low:,}", code="greater_than_equal")
+        if above is not None and number <= above:
+            raise InputError(f"must be greater than {above:,}", f"必须大于 {above:,}", code="greater_than")
+        if high is not None and number > high:
+            raise InputError(f"must be at most {high:,}", f"不能大于 {high:,}", code="less_than_equal")
+        if below is not None and number >= below:
+            raise InputError(f"must be below {below:,}", f"必须小于 {below:,}", code="less_than")
+        return number
+
+    return read_within
 
 
-def positive(value: object) -> Fraction:
-    number = exact(value)
-    if number <= 0:
-        raise InputError("must be greater than 0", "必须大于 0", code="greater_than")
-    return number
+not_negative = bounded(exact, low=0)
+positive = bounded(exact, above=0)
 
 
 def as_json(value: Fraction) -> int | float | str:
@@ -137,16 +155,6 @@ def _decimal(value: Fraction) -> str | None:
         return None
     digits = str(abs(scaled.numerator)).zfill(places + 1)
     return ("-" if value < 0 else "") + f"{digits[:-places]}.{digits[-places:]}".rstrip("0")
-
-
-def numbers_in_json(rows: Iterable[Iterable[Fraction]]) -> list[list[int | float | str]]:
-    """Rows of exact numbers as a body holds them: `2`, `0.1`, `"1/3"`."""
-    return [[as_json(value) for value in row] for row in rows]
-
-
-def blank_to_none(value: object) -> object:
-    """A blank optional field was not given."""
-    return None if isinstance(value, str) and value.strip() == "" else value
 
 
 def fraction_text(value: Fraction) -> str:

@@ -1,14 +1,15 @@
-"""Rows of numbers as one types them in a field or text area: `2,3;8,0`."""
+"""Lists and rows of numbers as one types them in a field or text area: `2,3;8,0`."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
+from functools import lru_cache
 from typing import TypeVar
 
 from samestep.app.contract.errors import InputError
-from samestep.app.contract.numbers import exact, extended
+from samestep.app.contract.numbers import as_json, exact, extended
 
-_Number = TypeVar("_Number", Fraction, float)
+_Value = TypeVar("_Value")
 
 Rows = tuple[tuple[Fraction, ...], ...]
 ExtendedRows = tuple[tuple[float, ...], ...]
@@ -18,6 +19,8 @@ VALUE_BREAKS = ",，\t"
 """Characters that end a row, and those that end a value; the tables of the pages are cut by the same ones."""
 _ROW_BREAK = re.compile(f"[{ROW_BREAKS}]")
 _VALUE_BREAK = re.compile(f"[{VALUE_BREAKS}]")
+_SHORT = 65_536
+"""Characters of rows that are kept parsed: what a browser sends again with every step of a slider."""
 
 
 def split_rows(text: str) -> list[list[str]]:
@@ -27,28 +30,35 @@ def split_rows(text: str) -> list[list[str]]:
 
 
 def rows_of(value: object) -> Rows:
-    """Rows of exact numbers from the text of a GET field or text area; the error names row and column."""
-    return tuple(_read_row(exact, r, row) for r, row in _numbered(value))
+    """Rows of exact numbers from the text of a GET field or text area; the error names row and column.
+
+    Of a short text it is always the same object, so that what was made of it is known again.
+    """
+    return _rows_of_short_text(value) if isinstance(value, str) and len(value) <= _SHORT else _rows_of(value, exact)
+
+
+@lru_cache(maxsize=32)
+def _rows_of_short_text(text: str) -> Rows:
+    return _rows_of(text, exact)
 
 
 def extended_rows_of(value: object) -> ExtendedRows:
     """As `rows_of`, with `inf`, `-inf` and `nan` allowed."""
-    return tuple(_read_row(extended, r, row) for r, row in _numbered(value))
+    return _rows_of(value, extended)
 
 
-def _numbered(value: object) -> Iterable[tuple[int, Sequence[object]]]:
-    if isinstance(value, str):
-        return enumerate(split_rows(value))
-    if isinstance(value, Sequence) and all(isinstance(row, Sequence) and not isinstance(row, str) for row in value):
-        return enumerate(value)
-    raise InputError("must be rows of numbers such as 2,3;8,0", "应是数的行，例如 2,3;8,0", code="rows_type")
+def _rows_of(value: object, read: Callable[[object], _Value]) -> tuple[tuple[_Value, ...], ...]:
+    rows = split_rows(value) if isinstance(value, str) else value
+    if not isinstance(rows, list | tuple) or not all(isinstance(row, list | tuple) for row in rows):
+        raise InputError("must be rows of numbers such as 2,3;8,0", "应是数的行，例如 2,3;8,0", code="rows_type")
+    return tuple(_read_row(read, r, row) for r, row in enumerate(rows))
 
 
-def _read_row(parse: Callable[[object], _Number], row: int, cells: Iterable[object]) -> tuple[_Number, ...]:
-    values: list[_Number] = []
+def _read_row(read: Callable[[object], _Value], row: int, cells: Iterable[object]) -> tuple[_Value, ...]:
+    values: list[_Value] = []
     try:
         for cell in cells:
-            values.append(parse(cell))
+            values.append(read(cell))
     except InputError as error:
         place = row, len(values)
         place_en, place_zh = f"row {row + 1}, value {place[1] + 1} ", f"第 {row + 1} 行第 {place[1] + 1} 个值"
@@ -56,6 +66,36 @@ def _read_row(parse: Callable[[object], _Number], row: int, cells: Iterable[obje
     return tuple(values)
 
 
+def list_of(value: object, read: Callable[[object], _Value], most: int | None = None) -> tuple[_Value, ...]:
+    """One number, a list, or a text with its values in a row, in a column or in rows; the error names the place."""
+    if isinstance(value, str):
+        cells: Sequence[object] = [cell for row in split_rows(value) for cell in row]
+    else:
+        cells = value if isinstance(value, list | tuple) else [value]
+    if not cells:
+        raise InputError("needs at least 1 entries", "至少要有 1 项", code="too_short")
+    if most is not None and len(cells) > most:
+        raise InputError(f"has more than {most:,} entries", f"超过 {most:,} 项", code="too_long")
+    values: list[_Value] = []
+    try:
+        for cell in cells:
+            values.append(read(cell))
+    except InputError as error:
+        place_en, place_zh = (f"value {len(values) + 1} ", f"第 {len(values) + 1} 个值") if len(cells) > 1 else ("", "")
+        raise InputError(place_en + error.en, place_zh + error.zh, code=error.code) from None
+    return tuple(values)
+
+
+def write_list(values: Iterable[object]) -> str:
+    """`2,3,8`: what `list_of` reads."""
+    return ",".join(map(str, values))
+
+
 def write_rows(rows: Iterable[Iterable[Fraction | float]]) -> str:
     """`2,3;8,0`: what `split_rows` cuts."""
-    return ";".join(",".join(map(str, row)) for row in rows)
+    return ";".join(map(write_list, rows))
+
+
+def numbers_in_json(rows: Iterable[Iterable[Fraction]]) -> list[list[int | float | str]]:
+    """Rows of exact numbers as a body holds them: `2`, `0.1`, `"1/3"`."""
+    return [[as_json(value) for value in row] for row in rows]

@@ -6,6 +6,7 @@ from typing import Any
 
 from samestep.app.calculators import Calculator, registry
 from samestep.app.contract.errors import RefusedError
+from samestep.app.contract.forms import Kind
 from samestep.app.contract.limits import LONGEST_ADDRESS
 from samestep.app.contract.paths import Leaf
 from samestep.app.instruments import own_page, states
@@ -13,7 +14,7 @@ from samestep.app.instruments.comparison import Comparison
 from samestep.app.instruments.csv_tables import matrices
 from samestep.app.instruments.own_page import Link, Shown, query_of
 from samestep.app.instruments.snippets import snippet
-from samestep.app.instruments.states import BODY, Kind
+from samestep.app.instruments.states import BODY
 
 
 @dataclass(frozen=True)
@@ -121,10 +122,10 @@ def _controls(calculator: Calculator, shown: Shown) -> tuple[Control, ...]:
             label=field.name,
             kind=field.kind,
             text=shown.fields.get(field.address, "" if field.required or field.blank else field.default),
-            choices=field.choices,
+            choices=field.form.words,
             blank=field.blank,
             required=field.required,
-            textual=field.textual,
+            textual=field.form.textual,
             instead_of=field.instead_of,
         )
         for field in known.values()

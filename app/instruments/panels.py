@@ -194,6 +194,8 @@ def field_text(value: Any) -> str:
     """A value in the grammar of GET fields: `0.1`, `1/3`, `2,3;8,0`; blank for None."""
     if value is None:
         return ""
+    if isinstance(value, bool):
+        return str(value).lower()
     if isinstance(value, tuple):
         return ";".join(",".join(map(field_text, row)) if isinstance(row, tuple) else field_text(row) for row in value)
     if isinstance(value, Fraction):

@@ -12,40 +12,41 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import from_json
 
 from samestep.app.calculators import Calculator
 from samestep.app.contract.errors import FieldError, InputError, RefusedError, not_json, refused
+from samestep.app.contract.fields import JSON
+from samestep.app.contract.forms import Form, Kind, form_of
 from samestep.app.contract.models import Inputs, Result
 from samestep.app.contract.rows import split_rows
 
 BODY = "body."
 """What stands before the name of a body field."""
 
-Kind = Literal["number", "choice", "flag", "text", "list", "matrix", "json"]
-
 
 @dataclass(frozen=True)
 class BodyField:
     """One top-level field of a body, as a form shows it.
 
-    `choices` are the words that a choice may be. `default` is its text at the default; `blank` says whether a blank is
-    a field that was not given. `scalar` says whether a list may also be one number, `textual` whether what is otherwise
-    JSON has a grammar of its own. `instead_of` names the field in whose place this one may stand.
+    `default` is its text at the default; `blank` says whether a blank is a field that was not given. `instead_of` names
+    the field in whose place this one may stand.
     """
 
     name: str
-    kind: Kind
-    choices: tuple[str, ...]
+    form: Form
     required: bool
     blank: bool
-    scalar: bool
-    textual: bool
     default: str
     instead_of: str = ""
+
+    @property
+    def kind(self) -> Kind:
+        return self.form.kind
 
     @property
     def address(self) -> str:
@@ -72,77 +73,30 @@ def is_general(fields: Iterable[str]) -> bool:
 def body_fields(calculator: Calculator) -> dict[str, BodyField]:
     """The fields of the body by name; those that may stand in another's place come before it."""
     fields: dict[str, BodyField] = {}
-    schema = calculator.inputs.model_json_schema()
-    for name, described in schema["properties"].items():
-        for nested in [calculator.inputs.in_place[name]] if name in calculator.inputs.in_place else []:
-            inner = nested.model_json_schema()
-            for column, of_column in inner["properties"].items():
-                fields[column] = _body_field(column, of_column, inner, required=False, instead_of=name)
-        required = name in schema.get("required", ()) and name not in calculator.inputs.in_place
-        fields[name] = _body_field(name, described, schema, required=required)
+    for name, info in calculator.inputs.model_fields.items():
+        replaced = calculator.inputs.in_place.get(name)
+        for column, of_column in (replaced.model_fields if replaced else {}).items():
+            fields[column] = _body_field(column, of_column, None, instead_of=name)
+        fields[name] = _body_field(name, info, _default(calculator.inputs, name), required=replaced is None)
     return fields
 
 
-def _body_field(
-    name: str, described: dict[str, Any], schema: dict[str, Any], *, required: bool, instead_of: str = ""
-) -> BodyField:
-    options = list(_options(described, schema))
-    kind = _kind(options, schema)
-    default = described.get("default")
-    scalar = any(_is_number(option, schema) for option in options)
+def _default(model: type[Inputs], name: str) -> Any:
+    """A field's default as JSON has it; None where it has none."""
+    return model.model_json_schema()["properties"][name].get("default")
+
+
+def _body_field(name: str, info: FieldInfo, default: Any, *, required: bool = False, instead_of: str = "") -> BodyField:
+    form = form_of(info)
+    required = required and info.is_required()
     return BodyField(
         name=name,
-        kind=kind,
-        choices=tuple(word for option in options for word in _words(option)) if kind == "choice" else (),
+        form=form,
         required=required,
-        blank=not required and (default is None or kind in ("list", "matrix", "json")),
-        scalar=scalar,
-        textual=any(option.get("type") == "string" and "pattern" not in option for option in options),
-        default="" if default is None else text_of(default, kind, scalar=scalar),
+        blank=not required and (default is None or form.kind in ("list", "matrix", "json")),
+        default="" if default is None else text_of(default, form),
         instead_of=instead_of,
     )
-
-
-def _options(described: dict[str, Any], schema: dict[str, Any]) -> Iterable[dict[str, Any]]:
-    """The alternatives of a field, null left out."""
-    if "$ref" in described:
-        described = schema["$defs"][described["$ref"].rsplit("/", 1)[-1]]
-    for option in described.get("anyOf") or described.get("oneOf") or [described]:
-        if option is described:
-            yield option
-        elif option.get("type") != "null":
-            yield from _options(option, schema)
-
-
-def _kind(options: list[dict[str, Any]], schema: dict[str, Any]) -> Kind:
-    if any(option.get("type") == "object" for option in options):
-        return "json"
-    arrays = [option for option in options if option.get("type") == "array"]
-    if arrays:
-        return _array_kind(arrays, schema)
-    if all(_words(option) for option in options):
-        return "choice"
-    if all(option.get("type") == "boolean" for option in options):
-        return "flag"
-    return "text" if all(option.get("type") == "string" and "pattern" not in option for option in options) else "number"
-
-
-def _array_kind(arrays: list[dict[str, Any]], schema: dict[str, Any]) -> Kind:
-    items = [option for array in arrays for option in _options(array.get("items", {}), schema)]
-    if all(_is_number(item, schema) for item in items):
-        return "list"
-    rows = [option for item in items for option in _options(item.get("items", {}), schema)]
-    flat = all(item.get("type") == "array" for item in items) and all(_is_number(cell, schema) for cell in rows)
-    return "matrix" if flat else "json"
-
-
-def _is_number(option: dict[str, Any], schema: dict[str, Any]) -> bool:
-    return option.get("type") in ("number", "integer") or "pattern" in option or bool(_words(option))
-
-
-def _words(option: dict[str, Any]) -> tuple[str, ...]:
-    words = option.get("enum") or ([option["const"]] if "const" in option else [])
-    return tuple(words) if all(isinstance(word, str) for word in words) else ()
 
 
 # ---- reading
@@ -181,14 +135,14 @@ def value_of(field: BodyField, text: str) -> Any:
     text = text.strip()
     if field.kind in ("number", "choice", "text"):
         return _from_json(text) if text.startswith('"') or (text == "null" and field.blank) else text
-    if field.kind == "json" and field.textual and not text.startswith(("[", "{", '"')):
+    if field.kind == "json" and field.form.textual and not text.startswith(("[", "{", '"')):
         return text
     if field.kind in ("list", "matrix") and not text.startswith(("[", "{", '"', "null")):
         rows = split_rows(text)
         if field.kind == "matrix":
             return rows
         cells = [cell for row in rows for cell in row]
-        return cells[0] if field.scalar and len(cells) == 1 else cells
+        return cells[0] if field.form.scalar and len(cells) == 1 else cells
     return _from_json(text)
 
 
@@ -208,23 +162,23 @@ def written(calculator: Calculator, state: BodyState) -> dict[str, str]:
     fields: dict[str, str] = {}
     for name, value in calculator.inputs.laid_out(state.body).items():
         field = known.get(name)
-        fields[BODY + name] = text_of(value, field.kind if field else "json", scalar=field is not None and field.scalar)
+        fields[BODY + name] = text_of(value, field.form if field else JSON)
     return fields | ({} if state.scheme is None else {"scheme": state.scheme})
 
 
-def text_of(value: Any, kind: Kind, *, scalar: bool = False) -> str:
+def text_of(value: Any, form: Form) -> str:
     """A value as one would type it, if that can be read back as the same value, else as JSON."""
     if isinstance(value, str) and not value.startswith(('"', "[", "{")) and value != "null":
         return value
-    if kind == "matrix" and isinstance(value, list | tuple) and value:
+    if form.kind == "matrix" and isinstance(value, list | tuple) and value:
         rows = [_row_text(row) for row in value]
         if None not in rows:
             return ";".join(row for row in rows if row is not None)
-    if kind == "list" and isinstance(value, list | tuple) and not (scalar and len(value) == 1):
+    if form.kind == "list" and isinstance(value, list | tuple) and not (form.scalar and len(value) == 1):
         row = _row_text(value)
         if row is not None:
             return row
-    plain = _cell_text(value) if kind != "json" else None
+    plain = _cell_text(value) if form.kind != "json" else None
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")) if plain is None else plain
 
 

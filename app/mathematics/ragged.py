@@ -1,39 +1,15 @@
-"""Lists of different lengths laid end to end: their numbers as one float64 array, and the place of each in the lists.
+"""Lists of different lengths laid end to end, and the place of each entry in the lists.
 
 `sizes[r]` is the length of list r; an index counts through all lists.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
-
-from samestep.app.contract.errors import InputError
-
-Floats = NDArray[np.float64]
-Path = tuple[str | int, ...]
 
 _Entry = TypeVar("_Entry")
-
-
-def floats(values: list[Any], read: Callable[[object], float], path: Callable[[int], Path]) -> Floats:
-    """Numbers as typed, read by `read` where they are not plain; InputError names the `path` of the first bad one."""
-    if set(map(type, values)) <= {float, int}:
-        try:
-            array = np.array(values, dtype=np.float64)
-        except OverflowError:  # an integer beyond float64: the reading below names its place
-            array = np.array([np.nan])
-        if np.isfinite(array).all():
-            return array
-    numbers: list[float] = []
-    try:
-        for value in values:
-            numbers.append(read(value))
-    except InputError as error:
-        raise InputError(error.en, error.zh, field=path(len(numbers)), code=error.code) from None
-    return np.array(numbers)
 
 
 def place(sizes: Sequence[int], index: int) -> tuple[int, int]:

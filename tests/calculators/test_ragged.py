@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from hypothesis import example, given, strategies as st
 
+from samestep.app.contract.arrays import floats
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.numbers import as_float, exact, extended, whole
 from samestep.app.contract.rows import extended_rows_of, rows_of, write_rows
-from samestep.app.mathematics.ragged import cut, floats, place
+from samestep.app.mathematics.ragged import cut, place
 
 TEXTS = st.from_regex(r"[+-]?([0-9]{1,25}(\.[0-9]{0,25})?|\.[0-9]{1,25})([eE][+-]?[0-9]{1,3})?", fullmatch=True)
 

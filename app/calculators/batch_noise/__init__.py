@@ -36,12 +36,11 @@ from fractions import Fraction
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, ValidationError, WithJsonSchema
+from pydantic import Field, ValidationError
 
 from samestep.app.calculators.batch_noise.length_population import Population, TokenModel
 from samestep.app.contract.errors import InputError
-from samestep.app.contract.fields import NonNegative, Positive, Real, number_schema
-from samestep.app.contract.integers import as_text, integers, list_schema
+from samestep.app.contract.fields import NonNegative, Real, number, numbers, whole_numbers
 from samestep.app.contract.limits import MAX_EXACT_CELLS
 from samestep.app.contract.models import (
     Inputs as InputsBase,
@@ -49,10 +48,7 @@ from samestep.app.contract.models import (
     Reason,
     Result as ResultBase,
     Table,
-    no_scheme,
 )
-from samestep.app.contract.numbers import blank_to_none
-from samestep.app.contract.rows import rows_of
 
 MAX_LENGTHS = MAX_EXACT_CELLS
 MAX_BATCHES = 64
@@ -65,44 +61,10 @@ EstimateName = Literal["mean_of_means", "over_actual_count", "over_expected_coun
 Objective = Literal["per_sequence", "per_token"]
 
 
-def _numbers(value: object) -> tuple[Fraction, ...]:
-    """A list of numbers, or its text as a row or a column."""
-    if isinstance(value, str):
-        return tuple(cell for row in rows_of(value) for cell in row)
-    if not isinstance(value, list | tuple):
-        raise InputError("must be a list of numbers", "应为数的列表", code="list_type")
-    (row,) = rows_of([value])
-    return row
-
-
-_read_numbers = BeforeValidator(lambda value: None if blank_to_none(value) is None else _numbers(value))
-_numbers_schema = WithJsonSchema({"anyOf": [{"type": "array", "items": number_schema()}, {"type": "string"}]})
-_write = PlainSerializer(lambda values: None if values is None else ",".join(map(str, values)), when_used="json")
-Numbers = Annotated[tuple[Fraction, ...] | None, _read_numbers, _numbers_schema, _write]
-"""Optional: blank or null means not given."""
-
-Lengths = Annotated[
-    tuple[int, ...],
-    BeforeValidator(integers(1, MAX_LENGTH)),
-    list_schema(1, MAX_LENGTH),
-    PlainSerializer(as_text, when_used="json"),
-]
-
-
-def _at_most_one(number: Fraction) -> Fraction:
-    if number > 1:
-        raise InputError("must lie between 0 and 1", "须在 0 与 1 之间", code="out_of_range")
-    return number
-
-
-def _at_least_one(number: Fraction) -> Fraction:
-    if number < 1:
-        raise InputError("must be 1 or more", "不能小于 1", code="greater_than_equal")
-    return number
-
-
-Share = Annotated[NonNegative, AfterValidator(_at_most_one), WithJsonSchema(number_schema(minimum=0, maximum=1))]
-AtLeastOne = Annotated[Positive, AfterValidator(_at_least_one), WithJsonSchema(number_schema(minimum=1))]
+Numbers = Annotated[tuple[Fraction, ...] | None, numbers().optional()]
+Lengths = Annotated[tuple[int, ...], whole_numbers(1, MAX_LENGTH)]
+Share = Annotated[Fraction, number(low=0, high=1)]
+AtLeastOne = Annotated[Fraction, number(low=1)]
 
 
 class Inputs(InputsBase):
@@ -129,10 +91,6 @@ class Query(Inputs, QueryBase):
 
     lengths: Lengths = Field(default="16,64,256", validate_default=True)
     counts: Numbers = Field(default="6,3,1", validate_default=True)
-
-    def inputs(self) -> Inputs:
-        """The body of these very fields."""
-        return Inputs(**{name: getattr(self, name) for name in Inputs.model_fields})
 
 
 class LengthRow(ResultBase):
@@ -202,10 +160,6 @@ class Result(ResultBase):
         return [Table(header=header, rows=rows), Table(header=tuple(LengthRow.model_fields), rows=lengths)]
 
 
-class View(Result):
-    """What the panel shows: the result as it is."""
-
-
 def compute(inputs: Inputs) -> Result:
     """Both objectives and the estimates of them; InputError where lists do not fit or a result leaves float64."""
     for name, largest in (("lengths", MAX_LENGTHS), ("batch_sizes", MAX_BATCHES)):
@@ -218,17 +172,6 @@ def compute(inputs: Inputs) -> Result:
         except (ValidationError, OverflowError):
             en, zh = "take a result beyond float64's range (with mean, slope, sigma)", "使结果超出 float64 的范围"
             raise InputError(en, zh, field="means" if inputs.means else "sigma", code="number_range") from None
-
-
-def present(inputs: Inputs, scheme: str | None = None) -> View:
-    """What is shown of a body: the result."""
-    no_scheme(scheme)
-    return View(**dict(compute(inputs)))
-
-
-def panel(query: Query) -> View:
-    """The panel's state: the same computation."""
-    return present(query)
 
 
 def _population(inputs: Inputs) -> Population:

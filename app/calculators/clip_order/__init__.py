@@ -25,7 +25,7 @@ from pydantic import Field
 
 from samestep.app.contract.arrays import Floats, Written, rectangle
 from samestep.app.contract.errors import InputError
-from samestep.app.contract.fields import NonNegative, Positive, RawNumber, RowsText
+from samestep.app.contract.fields import NonNegative, Positive, RawMatrix, RowsText
 from samestep.app.contract.limits import MAX_CELLS, MAX_LISTED_CELLS, MAX_RANKS
 from samestep.app.contract.models import (
     Inputs as InputsBase,
@@ -59,9 +59,7 @@ _SAME = 1e-12
 class Inputs(InputsBase):
     """The gradients of the microsteps, all of one length, and the clipping rule."""
 
-    microstep_grads: list[list[RawNumber]] = Field(
-        min_length=1, max_length=MAX_MICROSTEPS, examples=[[[3, 4], [-3, 0]]]
-    )
+    microstep_grads: RawMatrix = Field(min_length=1, max_length=MAX_MICROSTEPS, examples=[[[3, 4], [-3, 0]]])
     max_norm: NonNegative
     scale: Positive = Fraction(1)
     eps: NonNegative = Fraction(0)
@@ -308,8 +306,3 @@ def present(inputs: Inputs, scheme: str | None = None) -> View:
     result = compute(inputs)
     selected = chosen(result.schemes, scheme)
     return View(**dict(result), selected=selected, current=result.schemes[selected], max_norm=as_float(inputs.max_norm))
-
-
-def panel(query: Query) -> View:
-    """The panel's state, through the same `compute`."""
-    return present(query.inputs(), query.scheme)

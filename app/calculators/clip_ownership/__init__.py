@@ -23,15 +23,7 @@ from fractions import Fraction
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    PlainSerializer,
-    PlainValidator,
-    WithJsonSchema,
-    model_validator,
-)
+from pydantic import Field, model_validator
 
 from samestep.app.calculators.clip_ownership.clip_listing import (
     Row,
@@ -51,8 +43,18 @@ from samestep.app.calculators.clip_ownership.clip_schemes import (
 )
 from samestep.app.calculators.clip_ownership.clipping import ClippingRule
 from samestep.app.calculators.clip_ownership.gradient_copies import Copies, GradientCopy
+from samestep.app.contract.arrays import Floats
 from samestep.app.contract.errors import InputError
-from samestep.app.contract.fields import Extended, ExtendedRowsText, NonNegative, Positive, Real, number_schema
+from samestep.app.contract.fields import (
+    JSON,
+    ExtendedRowsText,
+    NonNegative,
+    OptionalRowsText,
+    Positive,
+    Real,
+    number_schema,
+)
+from samestep.app.contract.forms import Form
 from samestep.app.contract.limits import MAX_CELLS, MAX_RANKS
 from samestep.app.contract.models import (
     Inputs as InputsBase,
@@ -62,34 +64,29 @@ from samestep.app.contract.models import (
     Table,
     chosen,
 )
-from samestep.app.contract.numbers import blank_to_none, finite_or_name, whole
-from samestep.app.contract.rows import Rows, rows_of, write_rows
-from samestep.app.mathematics.ragged import Floats
+from samestep.app.contract.numbers import extended, finite_or_name, whole
 
 Decision = Literal["update", "skip_all_ranks"]
 
 TORCH_EPS = 1e-6
 
 
-def _above_zero(value: float) -> float:
-    if not value > 0:
+def _above_zero(value: object) -> float:
+    number = extended(value)
+    if not number > 0:
         raise InputError("must be greater than 0", "必须大于 0", code="greater_than")
-    return value
+    return number
 
 
-NormType = Annotated[
-    Extended,
-    AfterValidator(_above_zero),
-    PlainSerializer(finite_or_name, when_used="json"),
-    WithJsonSchema({"anyOf": [number_schema(exclusiveMinimum=0), {"enum": ["inf"]}]}),
-]
+_NORM_SCHEMA = {"anyOf": [number_schema(exclusiveMinimum=0), {"enum": ["inf"]}]}
+NormType = Annotated[float, Form("number", _above_zero, _NORM_SCHEMA, finite_or_name)]
 """p of the p-norm: 1, 2, any p > 0, or `inf`."""
 
 
 class Inputs(InputsBase):
     """The copies that every rank holds, and the clipping rule. A rank may hold none."""
 
-    ranks: list[list[GradientCopy]] = Field(
+    ranks: Annotated[list[list[GradientCopy]], JSON] = Field(
         min_length=1,
         max_length=MAX_RANKS,
         examples=[
@@ -118,28 +115,15 @@ def _rank_or_none(value: object) -> int | None:
     return rank
 
 
-def _row_or_none(value: object) -> Rows | None:
-    return None if blank_to_none(value) is None else rows_of(value)
-
-
-ReplicatedRow = Annotated[
-    Rows | None,
-    PlainValidator(_row_or_none),
-    PlainSerializer(lambda rows: None if rows is None else write_rows(rows), return_type=str | None, when_used="json"),
-    WithJsonSchema({"type": "string", "examples": ["96"]}),
-]
-RankOrNone = Annotated[
-    int | None,
-    BeforeValidator(_rank_or_none),
-    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"enum": ["", "none"]}]}),
-]
+_RANK_SCHEMA = {"anyOf": [{"type": "integer", "minimum": 0}, {"enum": ["", "none"]}]}
+RankOrNone = Annotated[int | None, Form("number", _rank_or_none, _RANK_SCHEMA)]
 
 
 class Query(QueryBase):
     """The panel: scaled gradients rank by rank, and a gradient that every rank holds and the first one owns."""
 
     gradients: ExtendedRowsText = Field(default="24;32", validate_default=True)
-    replicated: ReplicatedRow = None
+    replicated: OptionalRowsText = None
     loss_scale: Positive = Fraction(8)
     max_norm: NonNegative = Fraction(1)
     param: Real = Fraction(1)

@@ -7,9 +7,9 @@ import numpy as np
 
 from samestep.app.calculators.clip_ownership.clip_schemes import Norm, SchemeResult
 from samestep.app.calculators.clip_ownership.gradient_copies import Copies
+from samestep.app.contract.arrays import Floats
 from samestep.app.contract.models import Reason, Result
 from samestep.app.contract.numbers import finite_or_name
-from samestep.app.mathematics.ragged import Floats
 
 
 class UnscaledGradient(Result):

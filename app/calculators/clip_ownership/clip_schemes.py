@@ -12,10 +12,10 @@ import numpy as np
 
 from samestep.app.calculators.clip_ownership.clipping import ClippingRule
 from samestep.app.calculators.clip_ownership.gradient_copies import Copies
+from samestep.app.contract.arrays import Floats
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.models import Reason, Result
 from samestep.app.contract.numbers import NonFinite, finite_or_name
-from samestep.app.mathematics.ragged import Floats
 
 Norm = float | NonFinite
 SchemeName = Literal["global_owner", "per_rank", "every_copy"]

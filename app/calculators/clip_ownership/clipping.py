@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from samestep.app.contract.arrays import Floats
 from samestep.app.contract.errors import InputError
-from samestep.app.mathematics.ragged import Floats
 
 _SMALLEST_NORMAL = float(np.finfo(np.float64).smallest_normal)
 

@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict, Field, StrictBool, with_config
 from typing_extensions import TypedDict
 
+from samestep.app.contract.arrays import Floats, Path, floats
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.fields import RawExtended, RawNumber
 from samestep.app.contract.limits import MAX_CELLS, MAX_LISTED_CELLS
 from samestep.app.contract.numbers import as_float, extended
-from samestep.app.mathematics.ragged import Floats, Path, cut, floats, place
+from samestep.app.mathematics.ragged import cut, place
 
 Flags = NDArray[np.bool_]
 Counts = NDArray[np.intp]

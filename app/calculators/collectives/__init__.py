@@ -31,7 +31,7 @@ Values are float64 whatever the dtype. Shapes: rows of one length; P divides it 
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import Field, model_validator
 
 from samestep.app.calculators.collectives import traffic
 from samestep.app.calculators.collectives.exchange import (
@@ -46,10 +46,9 @@ from samestep.app.calculators.collectives.exchange import (
 from samestep.app.calculators.collectives.traffic import Op
 from samestep.app.contract.arrays import Floats, Written, rectangle
 from samestep.app.contract.errors import InputError
-from samestep.app.contract.fields import OptionalRowsText, RawNumber, RowsText
+from samestep.app.contract.fields import OptionalRowsText, OrBlank, RawMatrix, RowsText, whole_number
 from samestep.app.contract.limits import MAX_CELLS, MAX_LISTED_CELLS, MAX_RANKS
 from samestep.app.contract.models import Inputs as InputsBase, Query as QueryBase, Result as ResultBase, Table, chosen
-from samestep.app.contract.numbers import blank_to_none, whole
 from samestep.app.mathematics.element_size import BYTES, Dtype
 
 AlgorithmName = Literal["ring", "tree", "pairwise"]
@@ -60,13 +59,8 @@ SLOTTED: tuple[Op, ...] = ("reduce_scatter", "all_to_all")
 _SAME = 1e-12
 """Gradients this near, relative to the largest entry, count as the same."""
 
-Rank = Annotated[int, Field(ge=0, lt=MAX_RANKS), BeforeValidator(whole)]
-Elements = Annotated[int, Field(ge=1, le=MAX_ELEMENTS), BeforeValidator(whole)]
-OptionalElements = Annotated[
-    Elements | None,
-    BeforeValidator(lambda value: None if blank_to_none(value) is None else whole(value)),
-    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1, "maximum": MAX_ELEMENTS}, {"type": "null"}]}),
-]
+Rank = Annotated[int, whole_number(0, MAX_RANKS - 1)]
+Elements = Annotated[int, whole_number(1, MAX_ELEMENTS)]
 
 
 class Inputs(InputsBase):
@@ -78,9 +72,9 @@ class Inputs(InputsBase):
 
     op: Op
     reduce: ReduceOp = "sum"
-    values: list[list[RawNumber]] = Field(min_length=1, max_length=MAX_RANKS, examples=[[[1, 2], [3, 5]]])
+    values: RawMatrix = Field(min_length=1, max_length=MAX_RANKS, examples=[[[1, 2], [3, 5]]])
     root: Rank = 0
-    output_grads: list[list[RawNumber]] | None = Field(default=None, min_length=1, max_length=MAX_RANKS)
+    output_grads: RawMatrix | None = Field(default=None, min_length=1, max_length=MAX_RANKS)
     dtype: Dtype = "float32"
     buffer_elements: Elements | None = None
 
@@ -107,7 +101,7 @@ class Query(QueryBase):
     root: Rank = 0
     output_grads: OptionalRowsText = None
     dtype: Dtype = "float32"
-    buffer_elements: OptionalElements = None
+    buffer_elements: Annotated[Elements | None, OrBlank] = None
     scheme: WayName = "plain"
 
     def inputs(self) -> Inputs:
@@ -367,11 +361,6 @@ def present(inputs: Inputs, scheme: str | None = None) -> View:
     current = result.schemes[selected]
     rows = _rows(result, collective, current)
     return View(**dict(result), selected=selected, current=current, rows=rows, root=inputs.root)
-
-
-def panel(query: Query) -> View:
-    """The panel's state: the answer, rank by rank."""
-    return present(query.inputs(), query.scheme)
 
 
 def _rows(result: Result, collective: Collective, current: WayResult) -> list[Row] | None:

@@ -12,19 +12,17 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Annotated, get_args
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from samestep.app.calculators.direction_map.direction_grid import Direction, Kind, Magnitude, direction_map
 from samestep.app.contract.errors import InputError
-from samestep.app.contract.fields import Real
-from samestep.app.contract.integers import between, schema
+from samestep.app.contract.fields import Real, whole_number
 from samestep.app.contract.models import (
     Inputs as InputsBase,
     Query as QueryBase,
     Reason,
     Result as ResultBase,
     Table,
-    no_scheme,
 )
 from samestep.app.contract.numbers import fraction_text
 
@@ -35,8 +33,8 @@ _LABELLED = 40
 """An area of fewer cells has no room for its name."""
 
 
-Count = Annotated[int, BeforeValidator(between(0, MAX_SIZE)), schema(0, MAX_SIZE)]
-Size = Annotated[int, BeforeValidator(between(1, MAX_SIZE)), schema(1, MAX_SIZE)]
+Count = Annotated[int, whole_number(0, MAX_SIZE)]
+Size = Annotated[int, whole_number(1, MAX_SIZE)]
 
 
 class Inputs(InputsBase):
@@ -60,10 +58,6 @@ class Inputs(InputsBase):
 
 class Query(Inputs, QueryBase):
     """The panel has the fields of the body."""
-
-    def inputs(self) -> Inputs:
-        """The body of these very fields."""
-        return Inputs(**{name: getattr(self, name) for name in Inputs.model_fields})
 
 
 class Point(ResultBase):
@@ -128,10 +122,6 @@ class Result(ResultBase):
         return [Table(header=("a", "b", "kind", "ratio"), rows=rows)]
 
 
-class View(Result):
-    """What the panel shows: the result as it is."""
-
-
 @dataclass(frozen=True)
 class _Map:
     """What depends on the losses alone: a dragged count finds it again."""
@@ -180,17 +170,6 @@ def compute(inputs: Inputs) -> Result:
         areas=found.areas,
         labels=found.labels,
     )
-
-
-def present(inputs: Inputs, scheme: str | None = None) -> View:
-    """What is shown of a body: the result."""
-    no_scheme(scheme)
-    return View(**dict(compute(inputs)))
-
-
-def panel(query: Query) -> View:
-    """The panel's state: the same computation."""
-    return present(query)
 
 
 def _slope(gradient_a: Fraction, gradient_b: Fraction) -> Fraction | None:

@@ -32,7 +32,7 @@ from fractions import Fraction
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BeforeValidator, Field, StrictBool, model_validator
+from pydantic import Field, StrictBool, model_validator
 
 from samestep.app.contract.arrays import Floats, Path, floats, one_list
 from samestep.app.contract.errors import InputError
@@ -40,9 +40,11 @@ from samestep.app.contract.fields import (
     ExtendedRowsText,
     NonNegative,
     OptionalRowsText,
-    RawExtended,
-    RawNumber,
+    RawExtendedList,
+    RawList,
     RowsText,
+    number,
+    whole_number,
 )
 from samestep.app.contract.limits import MAX_CELLS, MAX_LISTED_CELLS
 from samestep.app.contract.models import (
@@ -53,7 +55,7 @@ from samestep.app.contract.models import (
     Table,
     chosen,
 )
-from samestep.app.contract.numbers import NonFinite, exact, extended, finite_or_name, whole
+from samestep.app.contract.numbers import NonFinite, as_float, extended, finite_or_name
 
 Value = float | NonFinite
 OptimizerName = Literal["adamw", "sgd"]
@@ -65,15 +67,8 @@ Change = Literal["nothing", "scheduler", "moments", "parameters", "nan"]
 MAX_STEP = 2**31 - 1
 
 
-def _below_one(value: object) -> Fraction:
-    number = exact(value)
-    if not 0 <= number < 1:
-        raise InputError("must be at least 0 and below 1", "应大于等于 0、小于 1", code="less_than")
-    return number
-
-
-Beta = Annotated[NonNegative, BeforeValidator(_below_one)]
-Steps = Annotated[int, Field(ge=0, le=MAX_STEP), BeforeValidator(whole)]
+Beta = Annotated[Fraction, number(low=0, below=1)]
+Steps = Annotated[int, whole_number(0, MAX_STEP)]
 
 _OWN: dict[OptimizerName, tuple[str, ...]] = {
     "adamw": ("exp_avg", "exp_avg_sq", "step", "beta1", "beta2", "eps"),
@@ -89,18 +84,18 @@ class Inputs(InputsBase):
     """
 
     optimizer: OptimizerName = "adamw"
-    param: list[RawNumber] = Field(min_length=1, max_length=MAX_CELLS, examples=[[1, -2]])
-    grad: list[RawExtended] = Field(min_length=1, max_length=MAX_CELLS, examples=[[0, 0]])
+    param: RawList = Field(min_length=1, max_length=MAX_CELLS, examples=[[1, -2]])
+    grad: RawExtendedList = Field(min_length=1, max_length=MAX_CELLS, examples=[[0, 0]])
     lr: NonNegative
     weight_decay: NonNegative = Fraction(0)
-    exp_avg: list[RawNumber] | None = Field(default=None, max_length=MAX_CELLS, examples=[["0.5", "-0.25"]])
-    exp_avg_sq: list[RawNumber] | None = Field(default=None, max_length=MAX_CELLS, examples=[["0.04", "0.01"]])
+    exp_avg: RawList | None = Field(default=None, max_length=MAX_CELLS, examples=[["0.5", "-0.25"]])
+    exp_avg_sq: RawList | None = Field(default=None, max_length=MAX_CELLS, examples=[["0.04", "0.01"]])
     step: Steps = 0
     beta1: Beta = Fraction(9, 10)
     beta2: Beta = Fraction(999, 1000)
     eps: NonNegative = Fraction(1, 10**8)
     momentum: NonNegative = Fraction(0)
-    momentum_buffer: list[RawNumber] | None = Field(default=None, max_length=MAX_CELLS)
+    momentum_buffer: RawList | None = Field(default=None, max_length=MAX_CELLS)
     dampening: NonNegative = Fraction(0)
     nesterov: StrictBool = False
     scheduler_steps: Steps = 0
@@ -344,7 +339,7 @@ def _history(memory: _Memory) -> tuple[object, ...]:
 def compute(inputs: Inputs) -> Result:
     """Every way of treating the window, from the same state; InputError where the body does not hold together."""
     before = _memory(inputs)
-    given = floats(inputs.grad, ("grad",), extended)
+    given = floats(inputs.grad, extended, lambda i: ("grad", i))
     run = _adamw if inputs.optimizer == "adamw" else _sgd
     zero = run(before, np.zeros_like(given), inputs)
     called = run(before, given, inputs)
@@ -384,9 +379,9 @@ def _must_be_finite(memory: _Memory, field: str) -> None:
 def _memory(inputs: Inputs) -> _Memory:
     def read(name: str) -> Floats | None:
         values = getattr(inputs, name)
-        return None if values is None else floats(values, (name,))
+        return None if values is None else floats(values, as_float, lambda i: (name, i))
 
-    param = floats(inputs.param, ("param",))
+    param = floats(inputs.param, as_float, lambda i: ("param", i))
     if inputs.optimizer == "sgd":
         return _Memory(param=param, momentum_buffer=read("momentum_buffer"))
     first, second = read("exp_avg"), read("exp_avg_sq")
@@ -407,10 +402,5 @@ def present(inputs: Inputs, scheme: str | None = None) -> View:
         **dict(result),
         selected=selected,
         current=result.schemes[selected],
-        before=floats(inputs.param, ("param",)).tolist() if listed else None,
+        before=floats(inputs.param, as_float, lambda i: ("param", i)).tolist() if listed else None,
     )
-
-
-def panel(query: Query) -> View:
-    """The panel's state, through the same `compute`."""
-    return present(query.inputs(), query.scheme)

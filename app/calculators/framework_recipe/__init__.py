@@ -34,17 +34,16 @@ from samestep.app.calculators.framework_recipe.rules import (
     settings_of,
 )
 from samestep.app.contract.errors import InputError
-from samestep.app.contract.fields import Positive, RowsText
-from samestep.app.contract.integers import between, schema
+from samestep.app.contract.fields import OrBlank, Positive, RowsText, whole_number
+from samestep.app.contract.forms import Form
 from samestep.app.contract.limits import MAX_LISTED_CELLS, MAX_RANKS
 from samestep.app.contract.models import (
     Inputs as InputsBase,
     Query as QueryBase,
     Result as ResultBase,
     Table,
-    no_scheme,
 )
-from samestep.app.contract.numbers import blank_to_none, fraction_text, whole
+from samestep.app.contract.numbers import fraction_text, whole
 
 MAX_COUNT = 10**9
 MAX_CELLS = 65_536
@@ -52,14 +51,10 @@ MAX_CELLS = 65_536
 Objective = Literal["global_token_mean", "replica_equal", "microbatch_equal"]
 Reason = Literal["zero_count", "empty_cell", "not_stepped"]
 _Setting = Annotated[str, Field(min_length=1, max_length=40)]
-_Group = Annotated[int, BeforeValidator(between(1, MAX_RANKS)), schema(1, MAX_RANKS)]
-_Accumulation = Annotated[
-    int | None,
-    BeforeValidator(lambda value: None if blank_to_none(value) is None else between(1, MAX_CELLS)(value)),
-    schema(1, MAX_CELLS),
-]
-_Optional = BeforeValidator(blank_to_none)
-_Count = Annotated[int, BeforeValidator(between(0, MAX_COUNT)), schema(0, MAX_COUNT)]
+_Group = Annotated[int, whole_number(1, MAX_RANKS)]
+_Accumulation = Annotated[Annotated[int, whole_number(1, MAX_CELLS)] | None, OrBlank]
+_Count = Annotated[int, whole_number(0, MAX_COUNT)]
+_Counts = Annotated[list[list[_Count]], Form("matrix")]
 
 
 class Inputs(InputsBase):
@@ -76,7 +71,7 @@ class Inputs(InputsBase):
     loss_reduction: Reduction = "mean"
     denominator: Positive | None = None
     loss_factor: Positive = Fraction(1)
-    counts: list[list[_Count]] = Field(min_length=1, max_length=MAX_RANKS, examples=[[[2, 8], [5, 1]]])
+    counts: _Counts = Field(min_length=1, max_length=MAX_RANKS, examples=[[[2, 8], [5, 1]]])
     accumulation: _Accumulation = None
     context_parallel: _Group = 1
     context_reduction: Literal["mean", "sum"] = "mean"
@@ -127,9 +122,9 @@ class Query(QueryBase):
     """
 
     framework: Annotated[str, BeforeValidator(_known)] = "torch_ddp/default"
-    version: Annotated[str | None, Field(max_length=40), _Optional] = None
+    version: Annotated[str | None, Field(max_length=40), OrBlank] = None
     loss_reduction: Reduction = "mean"
-    denominator: Annotated[Positive | None, _Optional] = None
+    denominator: Annotated[Positive | None, OrBlank] = None
     loss_factor: Positive = Fraction(1)
     counts: RowsText = Field(default="2,8;5,1", validate_default=True)
     accumulation: _Accumulation = None
@@ -237,10 +232,6 @@ class Result(ResultBase):
         ]
 
 
-class View(Result):
-    """What the panel shows: the result as it is."""
-
-
 def compute(inputs: Inputs) -> Result:
     """Multiply the divisions of the framework's rule, cell by cell; InputError where a body does not fit."""
     rule, window = _rule(inputs), _Window(inputs)
@@ -288,17 +279,6 @@ def compute(inputs: Inputs) -> Result:
         source=rule.source,
         reason=_reason(total, undefined, waits),
     )
-
-
-def present(inputs: Inputs, scheme: str | None = None) -> View:
-    """What is shown of a body: the result."""
-    no_scheme(scheme)
-    return View(**dict(compute(inputs)))
-
-
-def panel(query: Query) -> View:
-    """The panel's state: the same computation."""
-    return present(query.inputs())
 
 
 class _Window:

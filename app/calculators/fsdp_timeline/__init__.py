@@ -33,21 +33,21 @@ what a caching allocator keeps on top, HSDP, offloading, gradient accumulation.
 
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
+from pydantic import Field, model_validator
 
 from samestep.app.contract.errors import InputError
+from samestep.app.contract.fields import whole_number, whole_numbers
+from samestep.app.contract.forms import Form
 from samestep.app.contract.limits import MAX_RANKS
 from samestep.app.contract.models import (
     Inputs as InputsBase,
     Query as QueryBase,
     Result as ResultBase,
     Table,
-    no_scheme,
 )
 from samestep.app.contract.numbers import whole
-from samestep.app.contract.rows import split_rows
 from samestep.app.mathematics.element_size import BYTES, Dtype
 
 OptimizerName = Literal["adamw", "sgd_momentum", "sgd"]
@@ -73,10 +73,10 @@ MAX_PARAMETERS = 10**13
 GIB = 2**30
 STATES: dict[OptimizerName, int] = {"adamw": 2, "sgd_momentum": 1, "sgd": 0}
 
-Count = Annotated[int, Field(ge=1, le=MAX_PARAMETERS), BeforeValidator(whole)]
-MaybeNone = Annotated[int, Field(ge=0, le=MAX_PARAMETERS), BeforeValidator(whole)]
-Layers = Annotated[int, Field(ge=1, le=MAX_LAYERS), BeforeValidator(whole)]
-Ranks = Annotated[int, Field(ge=2, le=MAX_RANKS), BeforeValidator(whole)]
+MaybeNone = Annotated[int, whole_number(0, MAX_PARAMETERS)]
+Layers = Annotated[int, whole_number(1, MAX_LAYERS)]
+Ranks = Annotated[int, whole_number(2, MAX_RANKS)]
+LayerSizes = Annotated[tuple[int, ...], whole_numbers(1, MAX_PARAMETERS)]
 
 
 def _policy(value: object) -> bool | int:
@@ -92,40 +92,10 @@ def _policy(value: object) -> bool | int:
         raise InputError(en, zh, code=error.code) from None
 
 
-def _layer_sizes(value: object) -> tuple[int, ...]:
-    """One number for all layers, or one for each."""
-    cells: list[Any]
-    if isinstance(value, str):
-        cells = [cell for row in split_rows(value) for cell in row]
-    else:
-        cells = list(value) if isinstance(value, list | tuple) else [value]
-    sizes: list[int] = []
-    for i, cell in enumerate(cells):
-        try:
-            size = whole(cell)
-            if not 1 <= size <= MAX_PARAMETERS:
-                raise InputError(f"must be from 1 to {MAX_PARAMETERS:,}", f"应在 1 到 {MAX_PARAMETERS:,} 之间")
-        except InputError as error:
-            place_en, place_zh = (f"value {i + 1} ", f"第 {i + 1} 个值") if len(cells) > 1 else ("", "")
-            raise InputError(place_en + error.en, place_zh + error.zh, code=error.code) from None
-        sizes.append(size)
-    return tuple(sizes)
-
-
+_POLICY_SCHEMA = {"anyOf": [{"type": "boolean"}, {"enum": ["true", "false"]}, {"type": "integer", "minimum": 2}]}
 Policy = Annotated[
     bool | int,
-    BeforeValidator(_policy),
-    PlainSerializer(lambda value: str(value).lower() if isinstance(value, bool) else value, when_used="json"),
-    WithJsonSchema({"anyOf": [{"type": "boolean"}, {"enum": ["true", "false"]}, {"type": "integer", "minimum": 2}]}),
-]
-_SIZE = {"type": "integer", "minimum": 1, "maximum": MAX_PARAMETERS}
-LayerSizes = Annotated[
-    tuple[int, ...],
-    BeforeValidator(_layer_sizes),
-    PlainSerializer(lambda sizes: ",".join(map(str, sizes)), when_used="json"),
-    WithJsonSchema(
-        {"anyOf": [_SIZE, {"type": "array", "items": _SIZE}, {"type": "string", "examples": ["202383360"]}]}
-    ),
+    Form("number", _policy, _POLICY_SCHEMA, lambda value: str(value).lower() if isinstance(value, bool) else value),
 ]
 
 
@@ -169,10 +139,6 @@ class Query(Inputs, QueryBase):
     """The panel has the fields of the body, `reshard_after_forward` as a text."""
 
     reshard_after_forward: Policy = Field(default="true", validate_default=True)
-
-    def inputs(self) -> Inputs:
-        """The body of these very fields."""
-        return Inputs(**{name: getattr(self, name) for name in Inputs.model_fields})
 
 
 class Moment(ResultBase):
@@ -485,16 +451,10 @@ def compute(inputs: Inputs) -> Result:
     )
 
 
-def present(inputs: Inputs, scheme: str | None = None) -> View:
+def present(inputs: Inputs) -> View:
     """What is shown of a body: the policy that it chooses itself."""
-    no_scheme(scheme)
     result = compute(inputs)
     policy = inputs.reshard_after_forward
     selected = _name(policy)
     shard_ranks = None if isinstance(policy, bool) else policy
     return View(**dict(result), selected=selected, current=result.schemes[selected], shard_ranks=shard_ranks)
-
-
-def panel(query: Query) -> View:
-    """The panel's state, through the same `compute`."""
-    return present(query)

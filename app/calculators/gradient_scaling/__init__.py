@@ -17,22 +17,21 @@ All results are exact fractions as strings (`3`, `1/8`), beside them their neare
 single factor for mean losses; they belong to the calculator `replica_ledger`.
 """
 
-from collections.abc import Callable
 from fractions import Fraction
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, WithJsonSchema, model_validator
+from pydantic import model_validator
 
 from samestep.app.contract.errors import InputError
+from samestep.app.contract.fields import whole_number
 from samestep.app.contract.limits import MAX_RANKS
 from samestep.app.contract.models import (
     Inputs as InputsBase,
     Query as QueryBase,
     Result as ResultBase,
     Table,
-    no_scheme,
 )
-from samestep.app.contract.numbers import fraction_text, whole
+from samestep.app.contract.numbers import fraction_text
 
 MAX_BATCH = 10**9
 
@@ -40,24 +39,8 @@ StageName = Literal["local", "accumulated", "reduced", "final"]
 Relative = Literal["micro_batch_mean", "replica_mean", "g_star"]
 
 
-def _count(largest: int) -> Callable[[object], int]:
-    def read(value: object) -> int:
-        number = whole(value)
-        if number < 1:
-            raise InputError("must be 1 or more", "不能小于 1", code="greater_than_equal")
-        if number > largest:
-            raise InputError(f"must be at most {largest:,}", f"不能大于 {largest:,}", code="less_than_equal")
-        return number
-
-    return read
-
-
-def _count_schema(largest: int) -> WithJsonSchema:
-    return WithJsonSchema({"type": "integer", "minimum": 1, "maximum": largest})
-
-
-Samples = Annotated[int, BeforeValidator(_count(MAX_BATCH)), _count_schema(MAX_BATCH)]
-Replicas = Annotated[int, BeforeValidator(_count(MAX_RANKS)), _count_schema(MAX_RANKS)]
+Samples = Annotated[int, whole_number(1, MAX_BATCH)]
+Replicas = Annotated[int, whole_number(1, MAX_RANKS)]
 
 
 class Inputs(InputsBase):
@@ -94,10 +77,6 @@ class Inputs(InputsBase):
 
 class Query(Inputs, QueryBase):
     """The panel has the fields of the body."""
-
-    def inputs(self) -> Inputs:
-        """The body of these very fields."""
-        return Inputs(**{name: getattr(self, name) for name in Inputs.model_fields})
 
 
 class Stage(ResultBase):
@@ -142,10 +121,6 @@ class Result(ResultBase):
             Table(header=header, rows=list(rows)),
             Table(header=("required_factor", "required_factor_value", "matches_reference"), rows=[factor]),
         ]
-
-
-class View(Result):
-    """What the panel shows: the result as it is."""
 
 
 def _multiples(inputs: Inputs, loss_factor: Fraction, gradient_factor: Fraction) -> dict[StageName, Fraction]:
@@ -200,14 +175,3 @@ def compute(inputs: Inputs) -> Result:
         matches_reference=scaled["final"] == 1,
         stages=stages,
     )
-
-
-def present(inputs: Inputs, scheme: str | None = None) -> View:
-    """What is shown of a body: the result."""
-    no_scheme(scheme)
-    return View(**dict(compute(inputs)))
-
-
-def panel(query: Query) -> View:
-    """The panel's state: the same computation."""
-    return present(query)

@@ -23,15 +23,7 @@ from itertools import chain
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import (
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    PlainValidator,
-    ValidationError,
-    WithJsonSchema,
-    model_validator,
-)
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from samestep.app.calculators.info_nce.embeddings import Embeddings
 from samestep.app.calculators.info_nce.gather_flows import Outcomes, float_or_inf, outcomes
@@ -49,10 +41,9 @@ from samestep.app.calculators.info_nce.likeness import Sizes, differences
 from samestep.app.calculators.info_nce.sent_gradients import Component, TableRow, listed, sent_gradients
 from samestep.app.calculators.info_nce.vectors import MAX_QUERIES, HardNegatives, Pairs, Vectors, misfits
 from samestep.app.contract.errors import InputError
-from samestep.app.contract.fields import Positive, Real, RowsText
+from samestep.app.contract.fields import JSON, Positive, Real, RowsText, whole_numbers
 from samestep.app.contract.models import Inputs as InputsBase, Query as QueryBase, Result as ResultBase, Table, chosen
-from samestep.app.contract.numbers import blank_to_none
-from samestep.app.contract.rows import Rows, rows_of
+from samestep.app.contract.rows import Rows
 
 MAX_SCHEMES = 64
 MAX_GRADIENT_NUMBERS = 20_000_000
@@ -94,7 +85,7 @@ class Inputs(InputsBase):
     logit_scale_log: Real | None = Field(default=None, description="log(1/τ), in place of tau")
     similarity: Similarity = "dot"
     direction: Direction = "q2d"
-    schemes: tuple[Scheme, ...] = Field(default=NAMED_SCHEMES, min_length=1, max_length=MAX_SCHEMES)
+    schemes: Annotated[tuple[Scheme, ...], JSON] = Field(default=NAMED_SCHEMES, min_length=1, max_length=MAX_SCHEMES)
 
     @model_validator(mode="after")
     def _fit_together(self) -> "Inputs":
@@ -277,24 +268,8 @@ def _derivatives(inputs: Inputs, found: Outcomes) -> list[dict[str, Any]]:
     ]
 
 
-def _rows_per_rank(value: object) -> tuple[int, ...] | None:
-    """`2,1,3`, or None for a blank: one row a rank."""
-    value = blank_to_none(value)
-    if value is None:
-        return None
-    sizes = [size for row in rows_of(value if isinstance(value, str) else [value]) for size in row]
-    if any(size.denominator != 1 or not 1 <= size <= MAX_QUERIES for size in sizes):
-        en = "must be whole numbers of rows, 1 or more, such as 2,1,3"
-        raise InputError(en, "应是各 rank 的行数，须为正整数，例如 2,1,3", code="int_type")
-    return tuple(map(int, sizes))
-
-
-RowsPerRank = Annotated[
-    tuple[int, ...] | None,
-    PlainValidator(_rows_per_rank),
-    PlainSerializer(lambda sizes: ",".join(map(str, sizes or ())), return_type=str),
-    WithJsonSchema({"type": "string", "description": "rows of each rank, such as 2,1,3; blank: one each"}),
-]
+RowsPerRank = Annotated[tuple[int, ...] | None, whole_numbers(1, MAX_QUERIES).optional()]
+"""Rows of each rank, such as `2,1,3`; blank: one each."""
 
 
 class Query(QueryBase):
@@ -384,11 +359,6 @@ def present(inputs: Inputs, scheme: str | None = None) -> View:
         documents=documents_of(inputs.d, result.reference, current) if short else None,
         reason=None if short else "too_large",
     )
-
-
-def panel(query: Query) -> View:
-    """The panel's state."""
-    return present(query.inputs(), query.scheme)
 
 
 def _rank_rows(selected: str, inputs: Inputs, embeddings: Embeddings, current: SchemeResult) -> list[RankRow]:

@@ -15,7 +15,7 @@ import numpy as np
 from samestep.app.calculators.info_nce.softmax import Indices, Ranks
 from samestep.app.calculators.info_nce.unit_vectors import lengths_of, through_unit, units_of
 from samestep.app.calculators.info_nce.vectors import Vectors
-from samestep.app.mathematics.ragged import Floats
+from samestep.app.contract.arrays import Floats
 
 Direction = Literal["q2d", "d2q"]
 

@@ -20,7 +20,7 @@ import numpy as np
 from samestep.app.calculators.info_nce.embeddings import Direction, Embeddings
 from samestep.app.calculators.info_nce.gather_schemes import Scheme
 from samestep.app.calculators.info_nce.softmax import Sums, gathered, local
-from samestep.app.mathematics.ragged import Floats
+from samestep.app.contract.arrays import Floats
 
 Factor = float | Floats
 """One for all ranks, or one a rank [P]."""

@@ -16,12 +16,12 @@ All gradients are those after the `reduction` over ranks: `mean`, as DDP does, o
 from fractions import Fraction
 from typing import Annotated, Literal
 
-from pydantic import Field, PlainSerializer, PlainValidator, WithJsonSchema, model_validator
+from pydantic import Field, model_validator
 
 from samestep.app.contract.errors import InputError
-from samestep.app.contract.fields import number_schema
+from samestep.app.contract.fields import number_schema, word_or_number
 from samestep.app.contract.models import Inputs
-from samestep.app.contract.numbers import exact, fraction_text, positive
+from samestep.app.contract.numbers import exact, positive
 
 SchemeName = Literal[
     "local_loss_gather_with_grad",
@@ -35,33 +35,8 @@ SchemeName = Literal[
 ]
 
 
-def _multiplier(value: object) -> Fraction | Literal["P"]:
-    return "P" if value == "P" else exact(value)
-
-
-def _divisor(value: object) -> Fraction | Literal["P"]:
-    return "P" if value == "P" else positive(value)
-
-
-def _factor_json(factor: Fraction | Literal["P"]) -> int | str:
-    if not isinstance(factor, Fraction):
-        return factor
-    return factor.numerator if factor.denominator == 1 else fraction_text(factor)
-
-
-_as_json = PlainSerializer(_factor_json, when_used="json")
-Multiplier = Annotated[
-    Fraction | Literal["P"],
-    PlainValidator(_multiplier),
-    _as_json,
-    WithJsonSchema({"anyOf": [number_schema(), {"const": "P"}]}),
-]
-Divisor = Annotated[
-    Fraction | Literal["P"],
-    PlainValidator(_divisor),
-    _as_json,
-    WithJsonSchema({"anyOf": [number_schema(exclusiveMinimum=0), {"const": "P"}]}),
-]
+Multiplier = Annotated[Fraction | Literal["P"], word_or_number(("P",), exact, number_schema())]
+Divisor = Annotated[Fraction | Literal["P"], word_or_number(("P",), positive, number_schema(exclusiveMinimum=0))]
 
 
 class Scheme(Inputs):

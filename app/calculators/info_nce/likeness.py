@@ -14,7 +14,7 @@ import numpy as np
 from samestep.app.calculators.info_nce.embeddings import Embeddings
 from samestep.app.calculators.info_nce.gather_flows import Outcomes
 from samestep.app.calculators.info_nce.unit_vectors import lengths_of
-from samestep.app.mathematics.ragged import Floats
+from samestep.app.contract.arrays import Floats
 
 RELATIVE = 1e-8
 _EPSILON = float(np.finfo(np.float64).eps)

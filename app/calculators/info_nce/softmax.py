@@ -22,7 +22,7 @@ from itertools import accumulate, groupby
 import numpy as np
 import numpy.typing as npt
 
-from samestep.app.mathematics.ragged import Floats
+from samestep.app.contract.arrays import Floats
 
 Indices = npt.NDArray[np.intp]
 

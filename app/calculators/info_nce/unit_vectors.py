@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from samestep.app.mathematics.ragged import Floats
+from samestep.app.contract.arrays import Floats
 
 
 def lengths_of(vectors: Floats) -> Floats:

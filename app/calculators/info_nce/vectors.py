@@ -9,13 +9,14 @@ from itertools import chain
 from typing import Annotated, Any, overload
 
 import numpy as np
-from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
 
+from samestep.app.contract.arrays import Floats, floats
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.fields import number_schema
+from samestep.app.contract.forms import Form
 from samestep.app.contract.limits import MAX_RANKS
 from samestep.app.contract.numbers import as_float
-from samestep.app.mathematics.ragged import Floats, cut, floats, place
+from samestep.app.mathematics.ragged import cut, place
 
 MAX_QUERIES = 4_096
 MAX_DIMENSIONS = 256
@@ -137,15 +138,10 @@ def _schema(vectors: int, least: int) -> dict[str, Any]:
 
 
 _hard_schema = _schema(MAX_HARD_NEGATIVES, 0)
-_as_lists = PlainSerializer(
-    lambda vectors: None if vectors is None else vectors.nested(), return_type=list[list[list[float]]] | None
-)
-Pairs = Annotated[Vectors, PlainValidator(read_vectors), _as_lists, WithJsonSchema(_schema(MAX_QUERIES, 1))]
+Pairs = Annotated[Vectors, Form("json", read_vectors, _schema(MAX_QUERIES, 1), Vectors.nested)]
 """The queries, or the documents, of every rank."""
 HardNegatives = Annotated[
     Vectors | None,
-    PlainValidator(lambda value: None if value is None else read_vectors(value)),
-    _as_lists,
-    WithJsonSchema({"anyOf": [_hard_schema, {"type": "null"}]}),
+    Form("json", read_vectors, {"anyOf": [_hard_schema, {"type": "null"}]}, Vectors.nested).optional(),
 ]
-Gradients = Annotated[Vectors, PlainValidator(read_vectors), _as_lists, WithJsonSchema(_hard_schema)]
+Gradients = Annotated[Vectors, Form("json", read_vectors, _hard_schema, Vectors.nested)]

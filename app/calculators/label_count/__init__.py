@@ -18,12 +18,13 @@ from itertools import accumulate
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from samestep.app.calculators.label_count.label_rows import Floats, Ints, Length, PadTo, Row, Runs, Token, lay_out
+from samestep.app.calculators.label_count.label_rows import Floats, Ints, Length, PadId, PadTo, Row, Runs, lay_out
 from samestep.app.calculators.label_count.label_rules import RULES, SchemeName, counts, stretches
 from samestep.app.calculators.label_count.label_text import LabelsText, LengthsText, Nested, PromptsText
 from samestep.app.contract.errors import InputError
+from samestep.app.contract.fields import JSON, OrBlank
 from samestep.app.contract.limits import MAX_LISTED_CELLS, MAX_RANKS
 from samestep.app.contract.models import (
     Inputs as InputsBase,
@@ -33,7 +34,7 @@ from samestep.app.contract.models import (
     Table,
     chosen,
 )
-from samestep.app.contract.numbers import blank_to_none, fraction_text
+from samestep.app.contract.numbers import fraction_text
 from samestep.app.mathematics.ragged import cut
 
 MAX_ROWS = 100_000
@@ -41,7 +42,6 @@ _RIGHT: SchemeName = "after_shift"
 SHOWN_ROWS = 8
 """So many rows are drawn."""
 
-OrBlank = BeforeValidator(blank_to_none)
 What = Literal["start", "label", "unlabelled", "cut", "padding"]
 Kind = Literal["same", "scaled", "distorted", "undefined"]
 
@@ -51,11 +51,13 @@ class Inputs(InputsBase):
     how; `boundaries` is what the loss does with the first label of a packed sequence; `pad_id` is padding's token id.
     """
 
-    cells: list[list[list[Row]]] = Field(min_length=1, max_length=MAX_RANKS, examples=[[[[{"lengths": [6]}]]]])
+    cells: Annotated[list[list[list[Row]]], JSON] = Field(
+        min_length=1, max_length=MAX_RANKS, examples=[[[[{"lengths": [6]}]]]]
+    )
     max_length: Annotated[Length | None, OrBlank] = None
     pad_to: PadTo = "longest"
     boundaries: Literal["masked", "crossing"] = "masked"
-    pad_id: Token | None = None
+    pad_id: Annotated[PadId | None, OrBlank] = None
 
     @model_validator(mode="after")
     def _can_be_laid_out(self) -> "Inputs":
@@ -213,11 +215,6 @@ def present(inputs: Inputs, scheme: str | None = None) -> View:
     selected = chosen(result.schemes, "before_shift" if scheme is None else scheme)
     strips = _strips(inputs, runs, selected)
     return View(**dict(result), selected=selected, current=result.schemes[selected], strips=strips)
-
-
-def panel(query: Query) -> View:
-    """The panel's state, through the same `compute`."""
-    return present(query.inputs(), query.scheme)
 
 
 def _runs(inputs: Inputs) -> Runs:

@@ -13,10 +13,10 @@ from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from samestep.app.contract.errors import InputError
-from samestep.app.contract.integers import between, integers, list_schema, schema
+from samestep.app.contract.fields import whole_number, whole_numbers
 from samestep.app.contract.limits import MAX_CELLS
 
 Ints = NDArray[np.int64]
@@ -29,10 +29,11 @@ MAX_LENGTH = 10**7
 _INT32 = 2**31
 _UNCUT = 2**62
 
-Length = Annotated[int, BeforeValidator(between(1, MAX_LENGTH)), schema(1, MAX_LENGTH)]
-Padding = Annotated[int, BeforeValidator(between(0, MAX_LENGTH)), schema(0, MAX_LENGTH)]
-Lengths = Annotated[tuple[int, ...], BeforeValidator(integers(1, MAX_LENGTH)), list_schema(1, MAX_LENGTH)]
-Prompts = Annotated[tuple[int, ...], BeforeValidator(integers(0, MAX_LENGTH)), list_schema(0, MAX_LENGTH)]
+Length = Annotated[int, whole_number(1, MAX_LENGTH)]
+Padding = Annotated[int, whole_number(0, MAX_LENGTH)]
+Lengths = Annotated[tuple[int, ...], whole_numbers(1, MAX_LENGTH).in_json()]
+Prompts = Annotated[tuple[int, ...], whole_numbers(0, MAX_LENGTH).in_json()]
+PadId = Annotated[int, whole_number(-_INT32, _INT32 - 1)]
 Token = Annotated[int, Field(strict=True, ge=-_INT32, lt=_INT32)]
 Tokens = Annotated[list[Token], Field(min_length=1, max_length=MAX_CELLS)]
 Mask = Annotated[list[Literal[0, 1]], Field(min_length=1, max_length=MAX_CELLS)]

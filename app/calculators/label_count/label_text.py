@@ -9,12 +9,10 @@ import re
 from collections.abc import Callable
 from typing import Annotated, TypeVar
 
-from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
-
 from samestep.app.calculators.label_count.label_rows import MAX_LENGTH
 from samestep.app.contract.errors import InputError
-from samestep.app.contract.integers import between
-from samestep.app.contract.numbers import blank_to_none
+from samestep.app.contract.forms import Form, blank_to_none
+from samestep.app.contract.numbers import bounded, whole
 
 _Entry = TypeVar("_Entry")
 
@@ -25,8 +23,8 @@ Nested = tuple[tuple[tuple[Sequences[_Entry], ...], ...], ...]
 _RANKS = re.compile(r"[;；\n]")
 _PLUS = re.compile(r" *\+ *")
 _MICROSTEPS = re.compile(r"[,，\t]")
-_length, _prompt = between(1, MAX_LENGTH), between(0, MAX_LENGTH)
-_token = between(-(2**31), 2**31 - 1)
+_length, _prompt = (bounded(whole, low=low, high=MAX_LENGTH) for low in (1, 0))
+_token = bounded(whole, low=-(2**31), high=2**31 - 1)
 
 
 def _nested(text: str, microsteps: re.Pattern[str], read: Callable[[str], _Entry]) -> Nested[_Entry]:
@@ -84,12 +82,7 @@ def write_labels(nested: Nested[tuple[int, ...]] | None) -> str | None:
     )
 
 
-_text = WithJsonSchema({"type": "string"})
-LengthsText = Annotated[Nested[int] | None, PlainValidator(_lengths), PlainSerializer(write, when_used="json"), _text]
-PromptsText = Annotated[Nested[int], PlainValidator(_prompts), PlainSerializer(write, when_used="json"), _text]
-LabelsText = Annotated[
-    Nested[tuple[int, ...]] | None,
-    PlainValidator(_label_lists),
-    PlainSerializer(write_labels, when_used="json"),
-    _text,
-]
+_TEXT = {"type": "string"}
+LengthsText = Annotated[Nested[int] | None, Form("text", _lengths, _TEXT, write)]
+PromptsText = Annotated[Nested[int], Form("text", _prompts, _TEXT, write)]
+LabelsText = Annotated[Nested[tuple[int, ...]] | None, Form("text", _label_lists, _TEXT, write_labels)]

@@ -25,7 +25,7 @@ from fractions import Fraction
 from itertools import product
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from samestep.app.calculators.objective_weights.compared_window import ComparedWindow, Counterexample, Tried, tried
 from samestep.app.calculators.objective_weights.sequence_cells import MAX_LENGTH, OptionalSequences, Sequences
@@ -38,7 +38,7 @@ from samestep.app.calculators.objective_weights.sequence_partition import (
     Placement,
 )
 from samestep.app.calculators.objective_weights.token_weights import TokenWeights
-from samestep.app.contract.integers import between, schema
+from samestep.app.contract.fields import whole_number
 from samestep.app.contract.limits import MAX_LISTED_CELLS
 from samestep.app.contract.models import (
     Inputs as InputsBase,
@@ -55,6 +55,7 @@ MAX_EXACT_SEQUENCES = 256
 MAX_ROWS = 256
 """A panel lists so many sequences."""
 
+Constant = Annotated[int, whole_number(1, MAX_LENGTH)]
 Stability = Literal["invariant", "changes"]
 SchemeName = Literal[
     "token_mean_over_window",
@@ -85,19 +86,15 @@ class Inputs(InputsBase):
 
     sequences: Sequences = Field(examples=[[[[4, 2]], [[8]]]])
     other: OptionalSequences = Field(default=None, examples=[[[[4]], [[2, 8]]]])
-    constant: Annotated[int, BeforeValidator(between(1, MAX_LENGTH)), schema(1, MAX_LENGTH)] = 1
+    constant: Constant = 1
 
 
 class Query(Inputs, QueryBase):
     """The panel: the body's fields with sequences of its own, and the mean that is looked at."""
 
     sequences: Sequences = Field(default="4+2;8", validate_default=True)
-    constant: Annotated[int, BeforeValidator(between(1, MAX_LENGTH)), schema(1, MAX_LENGTH)] = 8
+    constant: Constant = 8
     scheme: SchemeName = "token_mean_over_replica"
-
-    def inputs(self) -> Inputs:
-        """The body of these very fields."""
-        return Inputs(**{name: getattr(self, name) for name in Inputs.model_fields})
 
 
 class SchemeResult(ResultBase):
@@ -254,11 +251,6 @@ def present(inputs: Inputs, scheme: str | None = None) -> View:
         compared=None if beside is None else tried(beside),
         rows=_rows(window, beside, *SCHEMES[selected]),
     )
-
-
-def panel(query: Query) -> View:
-    """The panel's state, through the same `compute`."""
-    return present(query.inputs(), query.scheme)
 
 
 def _rows(window: ComparedWindow, beside: Partition | None, objective: Objective, placement: Placement) -> list[Row]:

@@ -4,8 +4,6 @@ import re
 from itertools import chain
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
-
 from samestep.app.calculators.objective_weights.sequence_partition import (
     MAX_SEQUENCES,
     MAX_TOKENS,
@@ -14,15 +12,15 @@ from samestep.app.calculators.objective_weights.sequence_partition import (
     shape_of,
 )
 from samestep.app.contract.errors import InputError
-from samestep.app.contract.integers import between
+from samestep.app.contract.forms import Form
 from samestep.app.contract.limits import MAX_RANKS
-from samestep.app.contract.numbers import blank_to_none
+from samestep.app.contract.numbers import bounded, whole
 from samestep.app.contract.rows import split_rows
 
 MAX_LENGTH = 10**7
 
 _PLUS = re.compile(r"[+＋\s]+")
-_length = between(0, MAX_LENGTH)
+_length = bounded(whole, low=0, high=MAX_LENGTH)
 
 
 def _cells(value: object) -> Cells:
@@ -64,23 +62,16 @@ def _cell(cell: object, row: int, column: int) -> tuple[int, ...]:
     return lengths
 
 
-def _text(cells: Cells | None) -> str | None:
-    return None if cells is None else Partition.of("given", cells).text()
+def _text(cells: Cells) -> str:
+    return Partition.of("given", cells).text()
 
 
-_schema = WithJsonSchema(
-    {
-        "anyOf": [
-            {"type": "array", "items": {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}}},
-            {"type": "string", "examples": ["4+2;8"]},
-        ]
-    }
-)
-_write = PlainSerializer(_text, when_used="json")
-Sequences = Annotated[Cells, BeforeValidator(_cells), _schema, _write]
-OptionalSequences = Annotated[
-    Cells | None,
-    BeforeValidator(lambda value: None if blank_to_none(value) is None else _cells(value)),
-    _schema,
-    _write,
-]
+_SCHEMA = {
+    "anyOf": [
+        {"type": "array", "items": {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}}},
+        {"type": "string", "examples": ["4+2;8"]},
+    ]
+}
+_form = Form("json", _cells, _SCHEMA, _text, textual=True)
+Sequences = Annotated[Cells, _form]
+OptionalSequences = Annotated[Cells | None, _form.optional()]

@@ -16,12 +16,12 @@ from fractions import Fraction
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BeforeValidator, Field, StrictBool
+from pydantic import Field, StrictBool
 
-from samestep.app.calculators.overflow_skip.loss_scaler import Flags, LossScaler, Scales, ScaleText
+from samestep.app.calculators.overflow_skip.loss_scaler import Flags, LossScaler, Scales
 from samestep.app.calculators.overflow_skip.scaled_gradients import ScaledGradients
 from samestep.app.contract.errors import InputError
-from samestep.app.contract.fields import ExtendedRowsText, RawExtended, RawNumber, Real, RowsText
+from samestep.app.contract.fields import ExtendedRowsText, RawExtendedMatrix, RawMatrix, Real, RowsText, whole_number
 from samestep.app.contract.limits import MAX_RANKS
 from samestep.app.contract.models import (
     Inputs as InputsBase,
@@ -29,9 +29,8 @@ from samestep.app.contract.models import (
     Reason,
     Result as ResultBase,
     Table,
-    no_scheme,
 )
-from samestep.app.contract.numbers import NonFinite, finite_or_name, whole
+from samestep.app.contract.numbers import NonFinite, finite_or_name
 
 Value = float | NonFinite
 Decision = Literal["step", "skip"]
@@ -47,13 +46,13 @@ class Inputs(InputsBase):
     change of the scale.
     """
 
-    scaled_grads: list[list[RawExtended]] = Field(min_length=1, max_length=MAX_RANKS, examples=[[["inf"], [65536]]])
-    params: list[list[RawNumber]] = Field(max_length=MAX_RANKS, examples=[[[1], [1]]])
+    scaled_grads: RawExtendedMatrix = Field(min_length=1, max_length=MAX_RANKS, examples=[[["inf"], [65536]]])
+    params: RawMatrix = Field(max_length=MAX_RANKS, examples=[[[1], [1]]])
     scale: Scales
     lr: Real
     reduce: Literal["mean", "sum"] | None = None
-    growth_interval: Annotated[int, Field(ge=1, le=MAX_STEPS), BeforeValidator(whole)] = 2000
-    growth_tracker: Annotated[int, Field(ge=0, le=MAX_STEPS), BeforeValidator(whole)] = 0
+    growth_interval: Annotated[int, whole_number(1, MAX_STEPS)] = 2000
+    growth_tracker: Annotated[int, whole_number(0, MAX_STEPS)] = 0
     static_scale: StrictBool = False
 
 
@@ -61,7 +60,7 @@ class Query(QueryBase):
     """The panel: scaled gradients, scale and parameters, rank by rank."""
 
     scaled_grads: ExtendedRowsText = Field(default="inf;65536", validate_default=True)
-    scale: ScaleText = Field(default="65536", validate_default=True)
+    scale: Scales = Field(default="65536", validate_default=True)
     params: RowsText = Field(default="1;1", validate_default=True)
     lr: Real = Fraction(1, 10)
 
@@ -235,16 +234,10 @@ def _evaluate(inputs: Inputs) -> tuple[Result, ScaledGradients]:
 
 
 @np.errstate(all="ignore")
-def present(inputs: Inputs, scheme: str | None = None) -> View:
+def present(inputs: Inputs) -> View:
     """What is shown of a body: the answer, element by element."""
-    no_scheme(scheme)
     result, ranks = _evaluate(inputs)
     return View(**dict(result), rows=list(_rows(result, ranks)) if result.coordinated.params is not None else None)
-
-
-def panel(query: Query) -> View:
-    """The panel's state."""
-    return present(query.inputs())
 
 
 def _rows(result: Result, ranks: ScaledGradients) -> Iterator[Row]:

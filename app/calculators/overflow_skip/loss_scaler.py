@@ -12,14 +12,12 @@ from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
+from samestep.app.contract.arrays import Floats
 from samestep.app.contract.errors import InputError
-from samestep.app.contract.fields import number_schema
+from samestep.app.contract.fields import numbers
 from samestep.app.contract.limits import MAX_RANKS
 from samestep.app.contract.numbers import positive
-from samestep.app.contract.rows import split_rows
-from samestep.app.mathematics.ragged import Floats
 
 Flags = NDArray[np.bool_]
 
@@ -27,39 +25,8 @@ GROWTH_FACTOR = 2.0
 BACKOFF_FACTOR = 0.5
 
 
-def _scales(value: object) -> tuple[Fraction, ...]:
-    """One scale, or a list with one for each rank."""
-    if not isinstance(value, list | tuple):
-        return (positive(value),)
-    scales = []
-    try:
-        for scale in value:
-            scales.append(positive(scale))
-    except InputError as error:
-        place_en, place_zh = f"value {len(scales) + 1} ", f"第 {len(scales) + 1} 个值"
-        raise InputError(place_en + error.en, place_zh + error.zh, code=error.code) from None
-    return tuple(scales)
-
-
-def _scales_in_text(value: object) -> tuple[Fraction, ...]:
-    """`65536`, or `8;4` or `8,4`."""
-    cells = [cell for row in split_rows(value) for cell in row] if isinstance(value, str) else [value]
-    return _scales(cells[0] if len(cells) == 1 else cells)
-
-
-_ONE_SCALE = number_schema(exclusiveMinimum=0)
-Scales = Annotated[
-    tuple[Fraction, ...],
-    BeforeValidator(_scales),
-    WithJsonSchema({"anyOf": [_ONE_SCALE, {"type": "array", "items": _ONE_SCALE, "maxItems": MAX_RANKS}]}),
-]
+Scales = Annotated[tuple[Fraction, ...], numbers(positive, most=MAX_RANKS, exclusiveMinimum=0)]
 """One for all ranks, or one each."""
-ScaleText = Annotated[
-    tuple[Fraction, ...],
-    BeforeValidator(_scales_in_text),
-    PlainSerializer(lambda scales: ";".join(map(str, scales)), when_used="json"),
-    WithJsonSchema({"anyOf": [_ONE_SCALE, {"type": "string", "examples": ["65536", "8;4"]}]}),
-]
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from samestep.app.calculators.overflow_skip.loss_scaler import Flags
+from samestep.app.contract.arrays import Floats, floats
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.limits import MAX_CELLS, MAX_LISTED_CELLS
 from samestep.app.contract.numbers import as_float, extended
-from samestep.app.mathematics.ragged import Floats, cut, floats, place
+from samestep.app.mathematics.ragged import cut, place
 
 RawRows = Sequence[list[int | float | str]]
 Reduction = Literal["mean", "sum"]

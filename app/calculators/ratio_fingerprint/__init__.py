@@ -32,15 +32,13 @@ from samestep.app.calculators.ratio_fingerprint.fingerprint_fields import (
     Query,
     Ratios,
     Result,
-    View,
 )
 from samestep.app.calculators.ratio_fingerprint.monomials import SINGLES, Monomial
 from samestep.app.calculators.ratio_fingerprint.separating import coprime_choice
 from samestep.app.contract.arrays import Floats
 from samestep.app.contract.errors import InputError
-from samestep.app.contract.models import no_scheme
 
-__all__ = ["Inputs", "Query", "Result", "View", "compute", "panel", "present"]
+__all__ = ["Inputs", "Query", "Result", "compute", "panel"]
 
 MAX_LISTED = 12
 """So many causes are listed, and gradient entries of a prediction."""
@@ -119,16 +117,10 @@ _FIELDS: dict[tuple[str, str], str] = {
 }
 
 
-def present(inputs: Inputs, scheme: str | None = None) -> View:
-    """What is shown of a body: the result."""
-    no_scheme(scheme)
-    return View(**dict(compute(inputs)))
-
-
-def panel(query: Query) -> View:
+def panel(query: Query) -> Result:
     """The panel's state, through the same `compute`; errors name the panel's fields."""
     try:
-        return present(query.inputs())
+        return compute(query.inputs())
     except InputError as error:
         path = error.field
         if path[:1] in (("reference",), ("observed",)):

@@ -3,18 +3,24 @@
 from fractions import Fraction
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
+from pydantic import Field
 
 from samestep.app.calculators.ratio_fingerprint.fault_hypotheses import On
 from samestep.app.contract.errors import InputError
-from samestep.app.contract.fields import NonNegative, OptionalRowsText, Real
-from samestep.app.contract.integers import between, schema
+from samestep.app.contract.fields import (
+    JSON,
+    Matrix,
+    NonNegative,
+    OptionalRowsText,
+    OrBlank,
+    Real,
+    numbers,
+    whole_number,
+)
 from samestep.app.contract.limits import MAX_RANKS
 from samestep.app.contract.models import Inputs as InputsBase, Query as QueryBase, Reason, Result as ResultBase, Table
-from samestep.app.contract.numbers import blank_to_none
-from samestep.app.contract.rows import rows_of
 
-Whole = Annotated[int, BeforeValidator(between(1, MAX_RANKS)), schema(1, MAX_RANKS)]
+Whole = Annotated[int, whole_number(1, MAX_RANKS)]
 Next = Literal[
     "reduction_sums", "reduction_averages", "accumulation_sums", "divided_twice", "both_sum", "both_divide",
     "loss_is_a_sum", "loss_is_a_sum_averaged", "count_divided_twice", "scaled_by_ranks_twice", "two_factors",
@@ -24,26 +30,9 @@ Next = Literal[
 Number = Literal["gradient", "gradient_norm", "loss", "per_rank", "norm_per_rank", "replicated_norm"]
 
 
-def _entries(value: object) -> object:
-    """One entry, or a list of them, as a list."""
-    return value if isinstance(value, list | tuple) or blank_to_none(value) is None else (value,)
-
-
-def _entries_in_text(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    return None if blank_to_none(value) is None else tuple(cell for row in rows_of(value) for cell in row)
-
-
-Gradient = Annotated[tuple[Real, ...] | None, BeforeValidator(_entries)]
-GradientText = Annotated[
-    tuple[Real, ...] | None,
-    BeforeValidator(_entries_in_text),
-    PlainSerializer(lambda values: None if values is None else ",".join(map(str, values)), when_used="json"),
-    WithJsonSchema({"type": "string", "examples": ["0.4,-1.2"]}),
-]
-OptionalReal = Annotated[Real | None, BeforeValidator(blank_to_none)]
-OptionalNorm = Annotated[NonNegative | None, BeforeValidator(blank_to_none)]
+Gradient = Annotated[tuple[Fraction, ...] | None, numbers().optional()]
+OptionalReal = Annotated[Real | None, OrBlank]
+OptionalNorm = Annotated[NonNegative | None, OrBlank]
 
 
 class Part(InputsBase):
@@ -80,10 +69,10 @@ class Inputs(InputsBase):
 
     P: Whole = Field(examples=[2])
     K: Whole = Field(examples=[3])
-    counts: list[list[NonNegative]] | None = None
-    samples: list[list[NonNegative]] | None = None
-    reference: Reference = Field(examples=[{"loss": 2.07, "gradient_norm": 0.42}])
-    observed: Observed = Field(examples=[{"loss": 2.07, "gradient_norm": 1.26}])
+    counts: Matrix | None = None
+    samples: Matrix | None = None
+    reference: Annotated[Reference, JSON] = Field(examples=[{"loss": 2.07, "gradient_norm": 0.42}])
+    observed: Annotated[Observed, JSON] = Field(examples=[{"loss": 2.07, "gradient_norm": 1.26}])
 
 
 class Query(QueryBase):
@@ -95,12 +84,12 @@ class Query(QueryBase):
     observed_loss: OptionalReal = Fraction("2.07")
     reference_norm: OptionalNorm = Fraction("0.42")
     observed_norm: OptionalNorm = Fraction("1.26")
-    reference_gradient: GradientText = None
-    observed_gradient: GradientText = None
+    reference_gradient: Gradient = None
+    observed_gradient: Gradient = None
     counts: OptionalRowsText = None
     samples: OptionalRowsText = None
     part_gradients: OptionalRowsText = None
-    part_losses: GradientText = None
+    part_losses: Gradient = None
     replicated_norm: OptionalNorm = None
 
     def inputs(self) -> Inputs:
@@ -225,7 +214,3 @@ class Result(ResultBase):
         ]
         ratios = [(name, value) for name, value in self.ratios]
         return [Table(header=header, rows=rows), Table(header=("ratio_of", "value"), rows=ratios)]
-
-
-class View(Result):
-    """What the panel shows: the result as it is."""

@@ -28,7 +28,7 @@ from collections import Counter
 from fractions import Fraction
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
+from pydantic import Field
 
 from samestep.app.calculators.reduction_precision.float_formats import FORMATS, FloatFormat, FormatName
 from samestep.app.calculators.reduction_precision.low_precision_sum import (
@@ -42,8 +42,7 @@ from samestep.app.calculators.reduction_precision.low_precision_sum import (
     norms,
 )
 from samestep.app.contract.errors import InputError
-from samestep.app.contract.fields import Positive, number_schema
-from samestep.app.contract.integers import between, schema
+from samestep.app.contract.fields import OrBlank, Positive, numbers, whole_number
 from samestep.app.contract.limits import MAX_RANKS
 from samestep.app.contract.models import (
     Inputs as InputsBase,
@@ -51,44 +50,25 @@ from samestep.app.contract.models import (
     Reason,
     Result as ResultBase,
     Table,
-    no_scheme,
 )
-from samestep.app.contract.numbers import NonFinite, blank_to_none, exact, finite_or_name, fraction_text
-from samestep.app.contract.rows import rows_of
+from samestep.app.contract.numbers import NonFinite, finite_or_name, fraction_text
 
 Value = float | NonFinite
 PlacementName = Literal["sum_then_divide", "divide_then_sum", "predivided"]
 Outcome = Literal["right", "off", "vanished", "overflow"]
 
 
-def _numbers(value: object) -> tuple[Fraction, ...]:
-    """One number, a list, or the text of a row or a column."""
-    if isinstance(value, str):
-        return tuple(cell for row in rows_of(value) for cell in row)
-    if isinstance(value, list | tuple):
-        (row,) = rows_of([value])
-        return row
-    return (exact(value),)
-
-
-_list_schema = {"type": "array", "items": number_schema(), "minItems": 1, "maxItems": MAX_RANKS}
-Values = Annotated[
-    tuple[Fraction, ...],
-    Field(min_length=1, max_length=MAX_RANKS),
-    BeforeValidator(_numbers),
-    WithJsonSchema({"anyOf": [number_schema(), _list_schema]}),
-    PlainSerializer(lambda values: ",".join(map(str, values)), when_used="json"),
-]
-Ranks = Annotated[int, BeforeValidator(between(1, MAX_RANKS)), schema(1, MAX_RANKS)]
+Values = Annotated[tuple[Fraction, ...], numbers(most=MAX_RANKS)]
+OptionalRanks = Annotated[Annotated[int, whole_number(1, MAX_RANKS)] | None, OrBlank]
 
 
 class Inputs(InputsBase):
     """One value for each rank, or one for all `ranks` of them; `accumulation` is the way of adding that is judged."""
 
     values: Values = Field(examples=[128])
-    ranks: Annotated[Ranks | None, BeforeValidator(blank_to_none)] = Field(default=None, examples=[1024])
+    ranks: OptionalRanks = Field(default=None, examples=[1024])
     dtype: FormatName = "float16"
-    predivide: Annotated[Positive | None, BeforeValidator(blank_to_none)] = Field(default=None, examples=[32])
+    predivide: Annotated[Positive | None, OrBlank] = Field(default=None, examples=[32])
     accumulation: Order = "rounded_once"
 
 
@@ -96,11 +76,7 @@ class Query(Inputs, QueryBase):
     """The panel has the fields of the body, and ranks of its own."""
 
     values: Values = Field(default="128", validate_default=True)
-    ranks: Annotated[Ranks | None, BeforeValidator(blank_to_none)] = 1024
-
-    def inputs(self) -> Inputs:
-        """The body of these very fields."""
-        return Inputs(**{name: getattr(self, name) for name in Inputs.model_fields})
+    ranks: OptionalRanks = 1024
 
 
 class Format(ResultBase):
@@ -242,15 +218,9 @@ def compute(inputs: Inputs) -> Result:
     )
 
 
-def present(inputs: Inputs, scheme: str | None = None) -> View:
+def present(inputs: Inputs) -> View:
     """What is shown of a body: all placements side by side."""
-    no_scheme(scheme)
     return View(**dict(compute(inputs)), rows=_rows(inputs))
-
-
-def panel(query: Query) -> View:
-    """The panel's state, through the same `compute`."""
-    return present(query.inputs())
 
 
 def _ranks(inputs: Inputs) -> int:

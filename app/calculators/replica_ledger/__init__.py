@@ -17,43 +17,22 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Discriminator, Field, PlainValidator, Tag, WithJsonSchema, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from samestep.app.calculators.replica_ledger.inputs import Cell, Columns, given_gradients, in_columns, window_of
 from samestep.app.calculators.replica_ledger.judgement import Added, Step, evaluate
 from samestep.app.calculators.replica_ledger.results import CellRow, Result, Row, SchemeName, View, as_float
 from samestep.app.calculators.replica_ledger.weighting import Group, Scheme, Weights, alike
 from samestep.app.contract.errors import InputError
-from samestep.app.contract.fields import NonNegative, Real
+from samestep.app.contract.fields import JSON, NonNegative, OptionalRowsText, Real
+from samestep.app.contract.forms import Form
 from samestep.app.contract.limits import MAX_LISTED_CELLS, MAX_RANKS
 from samestep.app.contract.models import Inputs as InputsBase, Query as QueryBase, Reason, chosen
-from samestep.app.contract.numbers import blank_to_none, numbers_in_json
-from samestep.app.contract.rows import Rows, rows_of
+from samestep.app.contract.rows import Rows, numbers_in_json
 from samestep.app.mathematics.window import REPLICA, Window
 
 _HALF = Fraction(1, 2)
 
-
-def _optional_rows(value: object) -> Rows | None:
-    """Rows, or None for a blank; of a short text always the same object, so that `_window_of` knows it again."""
-    if blank_to_none(value) is None:
-        return None
-    return _rows_of_short_text(value) if isinstance(value, str) and len(value) <= _SHORT else rows_of(value)
-
-
-@lru_cache(maxsize=32)
-def _rows_of_short_text(text: str) -> Rows:
-    return rows_of(text)
-
-
-OptionalRows = Annotated[
-    Rows | None,
-    PlainValidator(_optional_rows),
-    WithJsonSchema({"type": "string", "description": "rows of replicas, `;` between rows, `,` between microsteps"}),
-]
-
-_SHORT = 65_536
-"""Characters of rows that are kept parsed: what a browser sends again with every step of a slider."""
 
 NAMED_SCHEMES: dict[str, Scheme] = {
     scheme.name: scheme
@@ -88,11 +67,12 @@ class Inputs(InputsBase):
         Annotated[list[list[Cell]], Field(min_length=1, max_length=MAX_RANKS), Tag("cells")]
         | Annotated[Columns, Tag("columns")],
         Discriminator(lambda value: "cells" if isinstance(value, list) else "columns"),
+        JSON,
     ]
-    schemes: list[Scheme] = Field(default=list(NAMED_SCHEMES.values()), max_length=64)
-    theta0: Real | list[Real] | None = None
+    schemes: Annotated[list[Scheme], JSON] = Field(default=list(NAMED_SCHEMES.values()), max_length=64)
+    theta0: Annotated[Real | list[Real], Form("list", scalar=True)] | None = None
     sgd_lr: Real | None = None
-    regularizer: Regularizer | None = None
+    regularizer: Annotated[Regularizer, JSON] | None = None
 
     in_place: ClassVar[Mapping[str, type[InputsBase]]] = {"microsteps": Columns}
 
@@ -123,9 +103,9 @@ class Query(QueryBase):
     theta: Real = Fraction(0)
     lr: Real = Fraction(1, 10)
     scheme: SchemeName = "replica_mean_then_ddp_mean"
-    counts: OptionalRows = None
-    gradients: OptionalRows = None
-    losses: OptionalRows = None
+    counts: OptionalRowsText = None
+    gradients: OptionalRowsText = None
+    losses: OptionalRowsText = None
 
     def window(self) -> tuple[Window, list[Fraction]]:
         """The window that these fields describe, and its gradients per unit of mass, one a cell.

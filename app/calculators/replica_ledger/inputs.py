@@ -10,12 +10,13 @@ from itertools import chain
 from typing import Annotated, Any, NotRequired
 
 import numpy as np
-from pydantic import ConfigDict, Field, GetPydanticSchema, WithJsonSchema, with_config
+from pydantic import ConfigDict, Field, with_config
 from pydantic_core import core_schema
 from typing_extensions import TypedDict
 
 from samestep.app.contract.errors import InputError
-from samestep.app.contract.fields import RawNumber, number_schema, raw_number_schema
+from samestep.app.contract.fields import RawMatrix, RawNumber, number_schema, raw_number_schema
+from samestep.app.contract.forms import Form
 from samestep.app.contract.limits import MAX_CELLS, MAX_EXACT_CELLS, MAX_RANKS
 from samestep.app.contract.models import Inputs
 from samestep.app.contract.numbers import exact
@@ -23,14 +24,16 @@ from samestep.app.mathematics.window import Window, total
 
 RawGradient = Annotated[
     int | float | str | list[int | float | str],
-    GetPydanticSchema(
-        lambda _source, _handler: core_schema.union_schema(
+    Form(
+        "list",
+        core=core_schema.union_schema(
             [raw_number_schema, core_schema.list_schema(raw_number_schema, min_length=1)],
             custom_error_type="number_type",
             custom_error_message="must be a finite number, or a list of them",
-        )
+        ),
+        schema={"anyOf": [number_schema(), {"type": "array", "minItems": 1, "items": number_schema()}]},
+        scalar=True,
     ),
-    WithJsonSchema({"anyOf": [number_schema(), {"type": "array", "minItems": 1, "items": number_schema()}]}),
 ]
 
 
@@ -58,7 +61,7 @@ class Cell(TypedDict, total=False):
 
 _NOTHING_TO_SUM = ("must be 0 where n is 0: there is nothing to sum", "n 为 0 时须为 0：没有可以求和的东西")
 
-RawRows = Annotated[list[list[RawNumber]], Field(min_length=1, max_length=MAX_RANKS)]
+RawRows = Annotated[RawMatrix, Field(min_length=1, max_length=MAX_RANKS)]
 
 
 class Columns(Inputs):

@@ -6,60 +6,47 @@ Every factor lives on one of three levels: the whole window (a scalar), the repl
 taken on the coarsest level that holds them all, so that a scheme with one factor for the window costs one product.
 """
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from fractions import Fraction
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import Field
 
 from samestep.app.contract.errors import InputError
-from samestep.app.contract.fields import Real, number_schema
+from samestep.app.contract.fields import number_schema, word_or_number
 from samestep.app.contract.models import Inputs, Reason
 from samestep.app.contract.numbers import exact, not_negative, positive
 from samestep.app.contract.rows import Rows, rows_of
 from samestep.app.mathematics.window import CELL, REPLICA, WINDOW, Window, divided, total
 
-_TABLE_SCHEMA: dict[str, object] = {"type": "array", "items": {"type": "array", "items": number_schema()}}
+_TABLE = {"type": "array", "items": {"type": "array", "items": number_schema()}}
+_NUMBER_OR_TABLE = {"anyOf": [number_schema(), _TABLE]}
 
 
-def _factor(words: tuple[str, ...], number: Any, *, table: bool) -> Any:
-    """A field that is one of `words`, a number, or (where `table`) one number a cell."""
-
-    def read(value: object) -> object:
-        if isinstance(value, str) and value in words:
-            return value
-        if table and isinstance(value, list | tuple):
-            return rows_of(value)
-        try:
-            return number(value)
-        except InputError as error:
-            listed = ", ".join(words)
-            en, zh = f"{error.en}; or one of {listed}", f"{error.zh}；或者是 {listed} 之一"
-            raise InputError(en, zh, code=error.code) from None
-
-    options = [{"enum": list(words)}, number_schema(), *([_TABLE_SCHEMA] if table else [])]
-    return BeforeValidator(read), WithJsonSchema({"anyOf": options})
+def _or_table(read: Callable[[object], Fraction]) -> Callable[[object], Fraction | Rows]:
+    """A number, or one number a cell."""
+    return lambda value: rows_of(value) if isinstance(value, list | tuple) else read(value)
 
 
-_denominator, _denominator_schema = _factor(("one", "cell", "replica", "global"), not_negative, table=True)
-_multiplier, _multiplier_schema = _factor(("P",), exact, table=True)
-_divisor, _divisor_schema = _factor(("K_r", "K_max"), positive, table=False)
-_reduction, _reduction_schema = _factor(("mean", "sum"), positive, table=False)
+_denominator = word_or_number(("one", "cell", "replica", "global"), _or_table(not_negative), _NUMBER_OR_TABLE)
+_multiplier = word_or_number(("P",), _or_table(exact), _NUMBER_OR_TABLE)
+_divisor = word_or_number(("K_r", "K_max"), positive, number_schema())
+_reduction = word_or_number(("mean", "sum"), positive, number_schema())
 
 
 class Scheme(Inputs):
     """What an implementation does with the gradient sum of every cell; the name is free, the fields decide."""
 
     name: str = Field(min_length=1, max_length=120)
-    denominator: Annotated[str | Real | Rows, _denominator, _denominator_schema]
+    denominator: Annotated[str | Fraction | Rows, _denominator]
     """one, cell (n_rk), replica (Σ_k n_rk), global (N), a number, or a table with one number a cell."""
-    multiplier: Annotated[str | Real | Rows, _multiplier, _multiplier_schema] = exact(1)
+    multiplier: Annotated[str | Fraction | Rows, _multiplier] = exact(1)
     """A number, `P`, or a table."""
-    accumulation_divisor: Annotated[str | Real, _divisor, _divisor_schema] = exact(1)
+    accumulation_divisor: Annotated[str | Fraction, _divisor] = exact(1)
     """A number, `K_r` (the replica's own number of microsteps) or `K_max`."""
-    reduction: Annotated[str | Real, _reduction, _reduction_schema] = "mean"
+    reduction: Annotated[str | Fraction, _reduction] = "mean"
     """What happens across replicas: mean (divides by P), sum, or division by a number."""
     empty_cell: Literal["undefined", "skip", "clamp1"] = "undefined"
     """What 0/0 becomes: undefined, left out, or 0/1."""

@@ -20,23 +20,20 @@ from fractions import Fraction
 from typing import Annotated
 
 import numpy as np
-from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
+from pydantic import Field
 
 from samestep.app.calculators.sampler_padding.distributed_sampler import Indices, deal, order
 from samestep.app.calculators.sampler_padding.sample_means import Mean, Samples
 from samestep.app.contract.errors import InputError
-from samestep.app.contract.fields import Flag, RawNumber, Real
-from samestep.app.contract.integers import between, schema
+from samestep.app.contract.fields import Flag, OrBlank, RawList, Real, numbers, whole_number
 from samestep.app.contract.limits import MAX_CELLS, MAX_EXACT_CELLS, MAX_LISTED_CELLS, MAX_RANKS
 from samestep.app.contract.models import (
     Inputs as InputsBase,
     Query as QueryBase,
     Result as ResultBase,
     Table,
-    no_scheme,
 )
-from samestep.app.contract.numbers import as_float, blank_to_none, exact
-from samestep.app.contract.rows import split_rows
+from samestep.app.contract.numbers import as_float, exact
 
 MAX_SEED = 2**53 - 1
 SHOWN_RANKS, SHOWN_ROUNDS = 8, 12
@@ -44,27 +41,18 @@ SHOWN_RANKS, SHOWN_ROUNDS = 8, 12
 
 _LARGEST = 1e300
 
-Size = Annotated[int, BeforeValidator(between(1, MAX_CELLS)), schema(1, MAX_CELLS)]
-Replicas = Annotated[int, BeforeValidator(between(1, MAX_RANKS)), schema(1, MAX_RANKS)]
-Seed = Annotated[int, BeforeValidator(between(0, MAX_SEED)), schema(0, MAX_SEED)]
-OrBlank = BeforeValidator(blank_to_none)
+Size = Annotated[int, whole_number(1, MAX_CELLS)]
+Replicas = Annotated[int, whole_number(1, MAX_RANKS)]
+Seed = Annotated[int, whole_number(0, MAX_SEED)]
 
 
-def _as_typed(value: object) -> object:
-    """The numbers of a text, each checked and kept as it is written; None where it is blank."""
-    if blank_to_none(value) is None or not isinstance(value, str):
-        return blank_to_none(value)
-    cells = [cell.strip() for row in split_rows(value) for cell in row]
-    for place, cell in enumerate(cells, start=1):
-        try:
-            exact(cell)
-        except InputError as error:
-            raise InputError(f"value {place} {error.en}", f"第 {place} 个值{error.zh}", code=error.code) from None
-    return tuple(cells)
+def _as_typed(value: object) -> str:
+    """A number's text, checked and kept as it is written."""
+    exact(value)
+    return str(value).strip()
 
 
-_write = PlainSerializer(lambda cells: None if cells is None else ",".join(cells), when_used="json")
-Typed = Annotated[tuple[str, ...] | None, BeforeValidator(_as_typed), _write, WithJsonSchema({"type": "string"})]
+Typed = Annotated[tuple[str, ...] | None, numbers(_as_typed).optional()]
 
 
 class Inputs(InputsBase):
@@ -80,7 +68,7 @@ class Inputs(InputsBase):
     seed: Seed = 0
     epoch: Seed = 0
     microbatch: Annotated[Size | None, OrBlank] = None
-    per_sample_grad: list[RawNumber] | None = Field(
+    per_sample_grad: RawList | None = Field(
         default=None, max_length=MAX_CELLS, examples=[[10, -2, 1, 1, 1, 1, 1, 1, 1, 1]]
     )
     other_grad: Annotated[Real | None, OrBlank] = None
@@ -91,8 +79,8 @@ class Query(QueryBase):
 
     dataset_size: Size = 10
     replicas: Replicas = 3
-    shuffle: Flag = Field(default="false", validate_default=True)
-    drop_last: Flag = Field(default="false", validate_default=True)
+    shuffle: Flag = False
+    drop_last: Flag = False
     seed: Seed = 0
     epoch: Seed = 0
     microbatch: Annotated[Size | None, OrBlank] = None
@@ -232,9 +220,8 @@ def _result(inputs: Inputs, shares: _Shares) -> Result:
     )
 
 
-def present(inputs: Inputs, scheme: str | None = None) -> View:
+def present(inputs: Inputs) -> View:
     """What is shown of a body: the result, and the part of the deal that is drawn."""
-    no_scheme(scheme)
     shares = _shares(inputs)
     dealt = shares.kept if inputs.drop_last else shares.repeated
     rounds = [
@@ -242,11 +229,6 @@ def present(inputs: Inputs, scheme: str | None = None) -> View:
         for j, row in enumerate(dealt.T[:SHOWN_ROUNDS, :SHOWN_RANKS].tolist())
     ]
     return View(**dict(_result(inputs, shares)), cut_end=inputs.drop_last, shuffle=inputs.shuffle, rounds=rounds)
-
-
-def panel(query: Query) -> View:
-    """The panel's state, through the same `compute`."""
-    return present(query.inputs())
 
 
 def _samples(inputs: Inputs) -> Samples | None:

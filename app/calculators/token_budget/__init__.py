@@ -23,21 +23,19 @@ from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BeforeValidator, Field, PlainSerializer
+from pydantic import Field
 
 from samestep.app.calculators.token_budget.packing import first_fit
 from samestep.app.contract.errors import InputError
-from samestep.app.contract.fields import Flag
-from samestep.app.contract.integers import as_text, between, integers, list_schema, schema
+from samestep.app.contract.fields import Flag, OrBlank, whole_number, whole_numbers
 from samestep.app.contract.limits import MAX_CELLS, MAX_LISTED_CELLS, MAX_RANKS
 from samestep.app.contract.models import (
     Inputs as InputsBase,
     Query as QueryBase,
     Result as ResultBase,
     Table,
-    no_scheme,
 )
-from samestep.app.contract.numbers import blank_to_none, fraction_text
+from samestep.app.contract.numbers import fraction_text
 
 Ints = NDArray[np.int64]
 
@@ -45,12 +43,11 @@ MAX_SEQUENCES = 100_000
 MAX_LENGTH = 10**7
 
 
-_write = PlainSerializer(as_text, when_used="json")
-Lengths = Annotated[tuple[int, ...], BeforeValidator(integers(1, MAX_LENGTH)), list_schema(1, MAX_LENGTH), _write]
-Prompts = Annotated[tuple[int, ...], BeforeValidator(integers(0, MAX_LENGTH)), list_schema(0, MAX_LENGTH), _write]
-Ranks = Annotated[int, BeforeValidator(between(1, MAX_RANKS)), schema(1, MAX_RANKS)]
-Epochs = Annotated[int, BeforeValidator(between(1, MAX_CELLS)), schema(1, MAX_CELLS)]
-Whole = Annotated[int, BeforeValidator(between(1, MAX_LENGTH)), schema(1, MAX_LENGTH)]
+Lengths = Annotated[tuple[int, ...], whole_numbers(1, MAX_LENGTH)]
+Prompts = Annotated[tuple[int, ...], whole_numbers(0, MAX_LENGTH)]
+Ranks = Annotated[int, whole_number(1, MAX_RANKS)]
+Epochs = Annotated[int, whole_number(1, MAX_CELLS)]
+Whole = Annotated[int, whole_number(1, MAX_LENGTH)]
 
 
 class Inputs(InputsBase):
@@ -69,7 +66,7 @@ class Inputs(InputsBase):
     K: Ranks = 2
     P: Ranks = 2
     epochs: Epochs = 1
-    drop_last: Flag = Field(default="false", validate_default=True)
+    drop_last: Flag = False
     tail: Literal["update", "drop", "carry"] = "update"
 
 
@@ -79,11 +76,7 @@ class Query(Inputs, QueryBase):
 
     lengths: Lengths = Field(default="900,350,1200,80,640,2300,410,150,760,520,300", validate_default=True)
     prompts: Prompts = Field(default="200,100,300,0,150,1100,90,30,200,120,60", validate_default=True)
-    update: Annotated[Whole | None, BeforeValidator(blank_to_none)] = None
-
-    def inputs(self) -> Inputs:
-        """The body of these very fields."""
-        return Inputs(**{name: getattr(self, name) for name in Inputs.model_fields})
+    update: Annotated[Whole | None, OrBlank] = None
 
 
 class Sequences(ResultBase):
@@ -233,9 +226,8 @@ def compute(inputs: Inputs) -> Result:
     )
 
 
-def present(inputs: Inputs, scheme: str | None = None) -> View:
+def present(inputs: Inputs) -> View:
     """What is shown of a body: the counts n_rk of the last update."""
-    no_scheme(scheme)
     return _shown(compute(inputs), None)
 
 
