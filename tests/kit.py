@@ -46,7 +46,7 @@ class Asked:
 
     def view(self, **fields: Any) -> Answer:
         """What the fields of an address show."""
-        return _as_read(self._shown(fields))
+        return _as_read(self.panel(**fields))
 
     def refusal(self, body: Mapping[str, Any] | None = None, /, **fields: Any) -> FieldError:
         """What a posted body is refused with."""
@@ -54,12 +54,13 @@ class Asked:
 
     def view_refusal(self, **fields: Any) -> FieldError:
         """What the fields of an address are refused with."""
-        return _refusal(lambda: self._shown(fields))
+        return _refusal(lambda: self.panel(**fields))
 
     def _computed(self, body: Body) -> Result:
         return self.calculator.compute(self.calculator.inputs.model_validate_json(json.dumps(body)))
 
-    def _shown(self, fields: Mapping[str, Any]) -> Result:
+    def panel(self, **fields: Any) -> Result:
+        """What the fields of an address show, as a value."""
         return self.calculator.panel(self.calculator.query.model_validate(fields))
 
 

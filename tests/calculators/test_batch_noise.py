@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from starlette.testclient import TestClient
 
-from samestep.app.calculators.batch_noise import Inputs, Query, compute, panel
+from samestep.app.calculators.batch_noise import Inputs, Query, compute
 from tests.kit import Answer, Asked
 
 asked = Asked("batch_noise")
@@ -243,9 +243,9 @@ def test_a_population_that_cannot_be_is_refused_at_its_field(fields: dict[str, s
 def test_post_and_get_have_the_same_fields_and_the_csv_tables_a_full_header() -> None:
     assert set(Inputs.model_fields) == set(Query.model_fields)
     body = Inputs.model_validate({"lengths": [16, 64, 256], "counts": [6, 3, 1]})
-    assert compute(body).model_dump_json() == panel(Query()).model_dump_json()
+    assert compute(body).model_dump_json() == asked.panel().model_dump_json()
     assert answer({"lengths": [3, 5]}) == answer({"lengths": [3, 5], "counts": [2, 2]})
-    for table in panel(Query()).tables():
+    for table in asked.panel().tables():
         assert all(len(row) == len(table.header) for row in table.rows)
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import assume, given, settings, strategies as st
 
-from samestep.app.calculators.clip_order import Query, panel
+from samestep.app.calculators.clip_order import Query
 from samestep.app.contract.limits import MAX_LISTED_CELLS
 from tests.kit import Asked, Body, cases
 
@@ -228,6 +228,6 @@ def test_the_query_writes_itself_back_as_text_and_tables_have_a_full_header() ->
         Query.model_validate({"microstep_grads": "1/3,2;-3,0", "scheme": "sum_of_clipped"}).model_dump_json()
     )
     assert json.loads(Query(**text).model_dump_json()) == text
-    for table in panel(Query()).tables():
+    for table in asked.panel().tables():
         assert table.rows
         assert all(len(row) == len(table.header) for row in table.rows)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from samestep.app.calculators.clip_ownership import Query, panel
+from samestep.app.calculators.clip_ownership import Query
 from samestep.app.contract.limits import MAX_LISTED_CELLS
 from tests.kit import Asked, Body, agrees, cases
 
@@ -308,7 +308,7 @@ def test_the_query_writes_itself_back_as_text() -> None:
 
 
 def test_the_csv_tables_have_a_full_header() -> None:
-    for result in [panel(Query.model_validate(fields)) for fields in ({"replicated": "96"}, {"overflow": "0"})]:
+    for result in [asked.panel(**fields) for fields in ({"replicated": "96"}, {"overflow": "0"})]:
         tables = result.tables()
         assert len(tables[0].rows) in (2, 4)
         assert all(len(row) == len(table.header) for table in tables for row in table.rows)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from samestep.app.calculators.collectives import Query, panel
+from samestep.app.calculators.collectives import Query
 from samestep.app.calculators.collectives.traffic import Sent, pairwise as direct, ring, tree
 from samestep.app.contract.limits import MAX_LISTED_CELLS
 from samestep.app.evidence.bags import Json
@@ -494,5 +494,5 @@ def test_the_query_writes_itself_back_as_text_and_tables_have_a_full_header() ->
         Query.model_validate({"op": "all_gather", "values": "1/3;2", "buffer_elements": "1e6"}).model_dump_json()
     )
     assert json.loads(Query(**text).model_dump_json()) == text
-    for table in panel(Query.model_validate({"op": "all_to_all"})).tables():
+    for table in asked.panel(op="all_to_all").tables():
         assert all(len(row) == len(table.header) for row in table.rows)

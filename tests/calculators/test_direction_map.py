@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 from starlette.testclient import TestClient
 
 from samestep.app.calculators import replica_ledger
-from samestep.app.calculators.direction_map import Inputs, Query, compute, panel
+from samestep.app.calculators.direction_map import Inputs, Query, compute
 from samestep.app.calculators.direction_map.direction_grid import direction_map
 from tests.kit import Asked
 
@@ -88,8 +88,8 @@ def test_a_ratio_beyond_float64_is_refused() -> None:
 
 def test_post_and_get_have_the_same_fields_and_answers_and_full_tables() -> None:
     assert set(Inputs.model_fields) == set(Query.model_fields)
-    assert compute(Inputs()).model_dump_json() == panel(Query()).model_dump_json()
-    (table,) = panel(Query()).tables()
+    assert compute(Inputs()).model_dump_json() == asked.panel().model_dump_json()
+    (table,) = asked.panel().tables()
     assert len(table.rows) == 33 * 33
     assert all(len(row) == len(table.header) for row in table.rows)
 

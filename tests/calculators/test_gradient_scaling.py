@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from samestep.app.calculators.gradient_scaling import Inputs, Query, compute, panel
+from samestep.app.calculators.gradient_scaling import Inputs, Query, compute
 from tests.kit import Asked
 
 asked = Asked("gradient_scaling")
@@ -69,7 +69,7 @@ def test_the_two_ways_differ_in_where_the_factor_enters() -> None:
 
 def test_post_and_get_have_the_same_fields_and_answers() -> None:
     assert set(Inputs.model_fields) == set(Query.model_fields)
-    assert compute(Inputs()).model_dump_json() == panel(Query()).model_dump_json()
+    assert compute(Inputs()).model_dump_json() == asked.panel().model_dump_json()
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_the_largest_split_stays_exact() -> None:
 
 
 def test_the_csv_tables_have_a_full_header() -> None:
-    for table in panel(Query()).tables():
+    for table in asked.panel().tables():
         assert all(len(row) == len(table.header) for row in table.rows)
 
 

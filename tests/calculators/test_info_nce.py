@@ -474,7 +474,7 @@ def test_gradients_can_be_walked_like_lists() -> None:
 
 
 def test_the_tables_hold_every_scheme_rank_and_vector() -> None:
-    view = info_nce.panel(info_nce.Query())
+    view = asked.panel()
     tables = {table.header[:2]: table for table in view.tables()}
     assert [row[0] for row in tables["scheme", "mean_rank_loss"].rows] == ["reference", *view.schemes]
     assert len(tables["scheme", "rank"].rows) == 2 * len(view.schemes)

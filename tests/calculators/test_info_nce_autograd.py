@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from samestep.app.calculators import info_nce
 from samestep.app.calculators.info_nce import softmax
+from tests.kit import Asked
 
 Tensor = torch.Tensor
 Body = dict[str, Any]
@@ -242,7 +243,7 @@ def test_the_panel_shows_each_ranks_weight_gradients_before_the_reduction(name: 
     rows: Body = {"q": [[[1, 2], [0.5, -1]], [[-1, 0.3]]], "d": [[[0.4, 1], [2, -1]], [[-0.5, -0.5]]]}
     text = {field: ";".join(",".join(map(str, row)) for rank in value for row in rank) for field, value in rows.items()}
     fields = {**text, "ranks": "2,1", "scheme": name, "similarity": similarity, "direction": "bidirectional"}
-    view = info_nce.panel(info_nce.Query.model_validate(fields))
+    view = Asked("info_nce").panel(**fields)
     scheme = next(scheme for scheme in info_nce.NAMED_SCHEMES if scheme.name == name)
     body = {**rows, "tau": 1.0, "similarity": similarity, "direction": "bidirectional"}
     expected = simulate(body, scheme.model_dump(mode="json"))

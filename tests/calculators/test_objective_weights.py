@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 from starlette.testclient import TestClient
 
-from samestep.app.calculators.objective_weights import SCHEMES, Inputs, Query, SchemeName, panel, present
+from samestep.app.calculators.objective_weights import SCHEMES, Inputs, SchemeName, present
 from tests.kit import Answer, Asked
 
 asked = Asked("objective_weights")
@@ -265,7 +265,7 @@ def test_what_cannot_be_used_is_refused_at_its_field(fields: dict[str, str], fie
 
 
 def test_its_tables_have_a_row_a_mean_and_a_row_a_sequence() -> None:
-    means, sequences = panel(Query()).tables()
+    means, sequences = asked.panel().tables()
     assert [f"{row[0]}_over_{row[1]}" for row in means.rows] == [*NAMES]
     assert sequences.header == ("sequence", "length", *NAMES)
     assert [row[1] for row in sequences.rows] == [4, 2, 8]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from samestep.app.calculators.overflow_skip import Inputs, Query, compute, panel
+from samestep.app.calculators.overflow_skip import Inputs, Query, compute
 from samestep.app.contract.limits import MAX_LISTED_CELLS
 from tests.kit import Asked, Body, agrees, cases
 
@@ -111,7 +111,7 @@ def test_ranks_may_hold_nothing_and_lists_end_at_the_limit() -> None:
         ({"params": [[1]]}, ("params",), "2"),
         ({"params": [[1], [1, 2]]}, ("params", 1), "rank 1"),
         ({"scale": [8, 8, 8]}, ("scale",), "3 values"),
-        ({"scale": []}, ("scale",), "0 values"),
+        ({"scale": []}, ("scale",), "at least 1"),
         ({"scale": [8, 0]}, ("scale",), "value 2"),
         ({"scale": 0}, ("scale",), "greater than 0"),
         ({"scale": "inf"}, ("scale",), "finite"),
@@ -203,7 +203,7 @@ def test_the_query_writes_itself_back_as_text() -> None:
 
 
 def test_the_csv_tables_have_a_full_header() -> None:
-    for result in (panel(Query()), compute(Inputs(**ONE_BAD_SHARD))):
+    for result in (asked.panel(), compute(Inputs(**ONE_BAD_SHARD))):
         for table in result.tables():
             assert len(table.rows) == 2
             assert all(len(row) == len(table.header) for row in table.rows)

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from starlette.testclient import TestClient
 
-from samestep.app.calculators.ratio_fingerprint import Query, panel
 from tests.kit import Asked, Body
 
 asked = Asked("ratio_fingerprint")
@@ -572,7 +571,7 @@ def test_the_largest_window_is_answered() -> None:
 
 
 def test_the_csv_tables_have_a_full_header() -> None:
-    for table in panel(Query()).tables():
+    for table in asked.panel().tables():
         assert all(len(row) == len(table.header) for row in table.rows)
 
 

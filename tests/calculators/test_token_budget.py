@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from starlette.testclient import TestClient
 from torch.utils.data import BatchSampler, DistributedSampler
 
-from samestep.app.calculators.token_budget import Inputs, Query, panel
+from samestep.app.calculators.token_budget import Inputs
 from samestep.app.calculators.token_budget.packing import first_fit
 from tests.kit import Answer, Asked
 
@@ -250,7 +250,7 @@ def test_lengths_may_be_pasted_as_a_row_or_a_column(text: Any) -> None:
 
 
 def test_the_csv_tables_have_a_full_header() -> None:
-    for table in panel(Query()).tables():
+    for table in asked.panel().tables():
         assert all(len(row) == len(table.header) for row in table.rows)
 
 
