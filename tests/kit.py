@@ -1,11 +1,16 @@
-"""What tests share: the checkout, the book that is read once, calculators as a client asks them, the worked cases."""
+"""What tests share: the checkout, the book that is read once, calculators as a client asks them, the worked cases, and
+pages as trees.
+
+`tree` parses fast and forgives; where the HTML itself is judged, tests parse it as the standard says, with html5lib.
+"""
 
 import json
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
+import lxml.html
 from pydantic import ValidationError
 
 from samestep.app.book.chapters import Book, load_book
@@ -90,3 +95,27 @@ def agrees(got: Any, expected: Any, rtol: float, atol: float, path: str = "") ->
         assert abs(got - expected) <= atol + rtol * abs(expected), (path, got, expected)
     else:
         assert got == expected, (path, got, expected)
+
+
+Element = lxml.html.HtmlElement
+_PARSER = lxml.html.HTMLParser(encoding="utf-8", remove_comments=True, remove_pis=True)
+
+
+@lru_cache(maxsize=64)
+def tree(html: str) -> Element:
+    """A page as elements; shared, so not to be changed. An attribute without a value has its own name as its value."""
+    page = lxml.html.document_fromstring(html.encode(), parser=_PARSER)
+    for element in page.iter("textarea", "pre"):  # a browser leaves out the line break that opens them
+        element.text = (element.text or "").removeprefix("\n")
+    return page
+
+
+def text_of(element: Element | None) -> str:
+    """What a reader sees of an element, with single spaces; nothing of none."""
+    return "" if element is None else " ".join("".join(element.itertext()).split())
+
+
+def by_id(page: Element, identifier: str) -> Element:
+    """The one element of that id."""
+    (found,) = [element for element in page.iter() if element.get("id") == identifier]
+    return found

@@ -4,12 +4,9 @@ import json
 import math
 import re
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
-from xml.etree.ElementTree import Element
 
-import html5lib
 import pytest
 from starlette.testclient import TestClient
 
@@ -17,7 +14,8 @@ from samestep.app.book.chapter import Chapter
 from samestep.app.book.markdown.pieces import CalculatorRef
 from samestep.app.calculators import registry
 from samestep.app.contract.languages import LANGUAGES
-from tests.kit import the_book
+from samestep.app.contract.paths import value_at
+from tests.kit import Element, by_id, text_of, the_book, tree
 
 State = dict[str, str]
 
@@ -162,27 +160,6 @@ each_fence = pytest.mark.parametrize(
 )
 
 
-@lru_cache(maxsize=64)
-def tree(html: str) -> Element:
-    parsed: Element = html5lib.parse(html, namespaceHTMLElements=False)
-    return parsed
-
-
-def text_of(element: Element) -> str:
-    return " ".join("".join(element.itertext()).split())
-
-
-def by_id(page: Element, identity: str) -> Element:
-    (found,) = [element for element in page.iter() if element.get("id") == identity]
-    return found
-
-
-def at(answer: Any, path: str) -> Any:
-    for key in path.split("."):
-        answer = answer[int(key)] if isinstance(answer, list) else answer[key]
-    return answer
-
-
 def outputs(region: Element) -> list[tuple[str, str | None, str]]:
     """The outputs in a part of a page: dotted path, exact value, what the reader sees."""
     return [
@@ -215,7 +192,7 @@ UNITS = {unit: 1024**power for power, unit in enumerate(("B", "KiB", "MiB", "GiB
 
 def disagreements(region: Element, answer: Any, lang: str) -> Iterator[str]:
     for path, value, shown in outputs(region):
-        expected = at(answer, path)
+        expected = value_at(answer, path)
         if value is None:
             word = "不可用" if lang == "zh" else "undefined"
             if expected is not None or word not in shown:
@@ -386,7 +363,7 @@ def test_a_checked_number_leads_to_a_state_that_has_that_value(client: TestClien
         href, path, shown = link.get("href", ""), link.get("data-field", ""), text_of(link)
         address = urlsplit(href)
         name = address.path.rpartition("/")[2]
-        value = at(client.get(f"/api/{name}?{address.query}").json(), path)
+        value = value_at(client.get(f"/api/{name}?{address.query}").json(), path)
         assert as_printed(value, shown), (href, path, shown, value)
         assert client.get(href).status_code == 200
 

@@ -153,6 +153,7 @@ def none_of(complaints: Iterable[str]) -> None:
 def test_the_links_lead_through_the_whole_wiki_in_both_languages(site: Site) -> None:
     for lang in ("zh", "en"):
         places = ["", "calculators", "search", "api", "gradient-scaling", "parallel-correctness"]
+        places += ["glossary", "sources", "book", "tags/advanced"]
         places += [f"calculators/{name}" for name in registry()]
         assert {f"/{lang}/{place}" for place in places} <= {address.partition("?")[0] for address in site.pages}
 

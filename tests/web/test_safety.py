@@ -1,13 +1,12 @@
 """What keeps readers safe and answers small: headers, escaping, caching, compression, a path below a proxy."""
 
 import gzip
+import html
 import re
 from collections.abc import Callable, Iterator, Mapping
 from urllib.parse import urlencode, urlsplit
-from xml.etree.ElementTree import Element
 
 import brotli
-import html5lib
 import pytest
 from httpx2 import Response
 from starlette.testclient import TestClient
@@ -16,7 +15,7 @@ from samestep.app.calculators import registry
 from samestep.app.contract.languages import LANGUAGES
 from samestep.app.main import create_app
 from samestep.app.web.site import Settings
-from tests.kit import the_book
+from tests.kit import the_book, tree
 
 CALCULATORS = sorted(registry())
 FIELDS = [(name, field) for name in CALCULATORS for field in registry()[name].query.model_fields]
@@ -27,15 +26,11 @@ PROBES = [
     "{{ 7 * 191 }}{% raw %}<b>${7*191}",
 ]
 ALL_PROBES = "".join(PROBES)
+TYPED_TAGS = ("<script>", "<img", "<svg onload", "<iframe", "<b>")
 HARMFUL = {"img", "iframe", "object", "embed", "base", "style", "b"}
 
 each_language = pytest.mark.parametrize("lang", LANGUAGES)
 each_field = pytest.mark.parametrize(("name", "field"), FIELDS, ids=[f"{name}-{field}" for name, field in FIELDS])
-
-
-def tree(html: str) -> Element:
-    parsed: Element = html5lib.parse(html, namespaceHTMLElements=False)
-    return parsed
 
 
 # ---- headers on every kind of answer
@@ -157,16 +152,25 @@ def test_a_failing_door_answers_json_without_secrets(failing: TestClient, root: 
 # ---- escaping
 
 
-def is_harmless(html: str) -> None:
-    page = tree(html)
-    for element in page.iter():
+def is_harmless(page: str) -> None:
+    """No element and no attribute that a probe wanted to make, and none of its tags as it was typed."""
+    assert [tag for tag in TYPED_TAGS if tag in page] == []
+    for element in tree(page).iter():
         tag = str(element.tag).rpartition("}")[2]
         assert tag not in HARMFUL, (tag, element.attrib)
         assert tag != "script" or (element.get("src") or "").startswith("/s/"), element.attrib
         for name, value in element.attrib.items():
             assert not name.startswith("on"), (tag, name)
             assert not value.strip().lower().startswith("javascript:"), (tag, name, value)
-    assert "1337" not in html
+    assert "1337" not in page
+
+
+@pytest.mark.parametrize("around", ["<p>{}</p>", '<input value="{}">', "<input value='{}'>", "<textarea>{}</textarea>"])
+def test_a_probe_that_got_through_would_be_seen(around: str) -> None:
+    for probe in PROBES:
+        with pytest.raises(AssertionError):
+            is_harmless(around.format(probe))
+        is_harmless(around.format(html.escape(probe.replace("{", "("))))
 
 
 @each_field

@@ -27,6 +27,7 @@ from starlette.testclient import TestClient
 
 from samestep.app.book.chapters import load_book
 from samestep.app.book.markdown.pieces import EvidenceRef
+from samestep.app.contract.paths import value_at
 from samestep.app.evidence.bags import AGREES, DIFFERS, SCHEMA, Library, met, repr_digest
 from samestep.app.evidence.exhibits import SUMMARY, Exhibit, measured
 from samestep.app.main import create_app
@@ -34,6 +35,7 @@ from samestep.app.rendering import scales
 from samestep.app.web.pages.chapters import evidence_of
 from samestep.app.web.site import Settings, Site
 from samestep.experiments.publish import write_tags
+from tests.kit import by_id, text_of
 
 ROOT = Path(__file__).parents[3]
 LANGS = ("zh", "en")
@@ -200,23 +202,8 @@ def tree(html: str) -> Element:
     return page
 
 
-def text_of(element: Element) -> str:
-    return " ".join("".join(element.itertext()).split())
-
-
-def by_id(page: Element, identifier: str) -> Element:
-    (found,) = [element for element in page.iter() if element.get("id") == identifier]
-    return found
-
-
 def links(element: Element) -> list[str]:
     return [link.get("href", "") for link in element.iter("a")]
-
-
-def at(found: Any, path: str) -> Any:
-    for step in path.split("."):
-        found = found[int(step)] if isinstance(found, list) else found[step]
-    return found
 
 
 def flip(file: Path) -> tuple[str, str]:
@@ -277,7 +264,7 @@ def test_every_number_of_a_page_is_the_one_at_its_path_in_result_json(wiki: Wiki
     found = RESULTS[name]()
     outputs = [element for element in wiki.page(f"/{lang}/experiments/{name}").iter() if element.get("data-field")]
     for output in outputs:
-        value, exact = at(found, output.get("data-field", "")), output.get("data-value")
+        value, exact = value_at(found, output.get("data-field", "")), output.get("data-value")
         if output.tag != "data":
             assert value is None or output.tag == "code", output.attrib
             assert text_of(output)

@@ -5,12 +5,9 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
-from xml.etree.ElementTree import Element
 
-import html5lib
 import pytest
 from starlette.testclient import TestClient
 
@@ -23,7 +20,7 @@ from samestep.app.main import create_app
 from samestep.app.paths import folder
 from samestep.app.settings import Settings
 from samestep.app.web.site import Site
-from tests.kit import the_book
+from tests.kit import Element, text_of, the_book, tree
 
 BOOK = the_book()
 CHAPTERS = [chapter for lang in LANGUAGES for chapter in BOOK.chapters[lang]]
@@ -32,16 +29,6 @@ CHINESE = re.compile("[\u4e00-\u9fff]")
 
 each_chapter = pytest.mark.parametrize("chapter", CHAPTERS, ids=[f"{c.lang}-{c.slug}" for c in CHAPTERS])
 each_language = pytest.mark.parametrize("lang", LANGUAGES)
-
-
-@lru_cache(maxsize=32)
-def tree(html: str) -> Element:
-    parsed: Element = html5lib.parse(html, namespaceHTMLElements=False)
-    return parsed
-
-
-def text_of(element: Element | None) -> str:
-    return "" if element is None else " ".join("".join(element.itertext()).split())
 
 
 def having(page: Element, tag: str, **attributes: str) -> list[Element]:
