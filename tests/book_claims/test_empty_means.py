@@ -26,6 +26,7 @@ def _clamped(logits: Tensor) -> Tensor:
 MEANS: dict[str, tuple[Callable[[Tensor], Tensor], float, float]] = {
     "ignore_index": (lambda z: cross_entropy(z, IGNORED), math.nan, 0),
     "rows selected beforehand": (lambda z: cross_entropy(z[IGNORED != -100], IGNORED[IGNORED != -100]), math.nan, 0),
+    "losses selected afterwards": (lambda z: cross_entropy(z, CLASSES, reduction="none")[MASK > 0].mean(), math.nan, 0),
     "multiplied by the mask": (_masked, math.nan, math.nan),
     "denominator clamped to 1": (_clamped, 0, 0),
     "a sum, scaled": (lambda z: cross_entropy(z, IGNORED, reduction="sum") * 2 / 10, 0, 0),

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,6 +42,23 @@ report("five of six, own samples", five)
     assert rests[4] > 0.01
     assert factors[5] == pytest.approx(5 / 6, abs=1e-4)
     assert rests[5] < ROUNDING
+
+
+def test_the_regression_test_of_the_case_passes_and_a_replica_without_labels_takes_a_third_of_the_weight() -> None:
+    """Chapter 60, with the replica that its third exercise adds."""
+    (program,) = programs("gradient-flip", "en")
+    for source in (program, program.replace("COUNTS = [2, 8]", "COUNTS = [2, 8, 0]")):
+        names: dict[str, Any] = {"__name__": "program"}
+        exec(compile(source, "chapter", "exec"), names)
+        names["test_every_token_weighs_the_same"]()
+        names["test_the_fixture_would_catch_a_flip"]()
+    right, wrong = (float(names["weights"](names[rule]).sum()) for rule in ("scaled_loss", "mean_of_means"))
+    assert right == pytest.approx(1)
+    assert wrong == pytest.approx(2 / 3)
+    even: dict[str, Any] = {"__name__": "program"}
+    exec(compile(program.replace("COUNTS = [2, 8]", "COUNTS = [5, 5]"), "chapter", "exec"), even)
+    with pytest.raises(AssertionError):
+        even["test_the_fixture_would_catch_a_flip"]()
 
 
 _VARIANTS = {
