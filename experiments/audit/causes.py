@@ -209,8 +209,8 @@ CAUSES: dict[str, Cause] = {
 
 USUAL: dict[str, Text] = {
     "P": {
-        "en": "the reduction sums where the loss expects a mean",
-        "zh": "归约求了和，而 loss 以为它会取平均",
+        "en": "one P too many: P·S/N and a reduction that sums, or a local mean times P and one that averages",
+        "zh": "多了一个 P：用了 P·S/N 而归约求和，或局部均值乘了 P 而归约取平均",
     },
     "1/P": {
         "en": "the loss is divided by the global count, and the reduction averages on top; multiply the loss by P",
@@ -244,8 +244,8 @@ USUAL: dict[str, Text] = {
         "zh": "loss 求和，除以的是 rank 数与微批次数，而不是计数",
     },
     "P^2": {
-        "en": "multiplied by P for an averaging reduction, and the reduction sums",
-        "zh": "为平均归约乘了 P，而归约却是求和",
+        "en": "two P too many: a local mean times P, and a reduction that sums",
+        "zh": "多了两个 P：局部均值乘了 P，归约又是求和",
     },
     "1/P^2": {"en": "averaged over the ranks twice", "zh": "对 rank 取了两次平均"},
     "S": {"en": "the loss scale was never taken out", "zh": "loss scale 没有除掉"},

@@ -61,6 +61,30 @@ def test_the_regression_test_of_the_case_passes_and_a_replica_without_labels_tak
         even["test_the_fixture_would_catch_a_flip"]()
 
 
+def test_weights_are_read_where_cells_add_up_and_a_rest_is_left_where_they_do_not() -> None:
+    """Chapter 50, with the two rules of its third exercise added."""
+    (program,) = [program for program in programs("first-difference", "en") if "RULES" in program]
+    added = """
+    "means times P over K": lambda i, z, t: cross_entropy(z, t) * P / K,
+    "lost, over the rest": lambda i, z, t: total(z, t) * P / (N - 12) * (i != 4),
+}
+reference ="""
+    assert program.count("}\nreference =") == 1
+    *rules, right = printed(program.replace("}\nreference =", added))
+    found = {line[:20].split("  ")[0].strip(): numbers(line[17:]) for line in rules}
+    shares = numbers(right)
+    for name, (_, rho, unexplained, *weights) in found.items():
+        assert len(weights) == 6, name
+        assert (unexplained < ROUNDING) == (name != "centred logits"), name
+        assert (rho < ROUNDING) == (name in ("P*S/N", "K forgotten")), name
+    assert found["P*S/N"][3:] == shares
+    assert found["K forgotten"][0] == 3
+    assert 1 < found["replica means"][0] < 1.05
+    assert found["means times P over K"][3:] == [0.333] * 6
+    assert found["means times P over K"][1] == found["microstep means"][1]
+    assert found["lost, over the rest"][3:] == pytest.approx([n / 48 for n in (3, 7, 13, 17, 0, 8)], abs=6e-4)
+
+
 _VARIANTS = {
     "as printed": [],
     "without P": [("loss * dist.get_world_size() / count", "loss / count")],
