@@ -173,6 +173,24 @@ def test_chapter_150_three_means_estimate_what_the_panel_says() -> None:
     assert counts > 2 * 1.51
 
 
+def test_chapter_150_a_loader_that_groups_by_length_trains_the_per_sequence_objective() -> None:
+    code, *_ = programs("150-batch-noise")
+    drawn = "    length, gradient = (x.view(updates, batch) for x in sequences(batch * updates))\n"
+    assert code.count(drawn) == 1
+    grouped = (
+        "    length, gradient = sequences(batch * updates)\n"
+        "    order = length.argsort()\n"
+        "    length, gradient = (x[order].view(updates, batch) for x in (length, gradient))\n"
+    )
+    lines = output(code.replace(drawn, grouped)).splitlines()
+    for line in lines[:3]:
+        _, first, noise, second, same_noise, third, _ = numbers(line)
+        assert (first, noise) == (second, same_noise)
+        assert (second, third) == pytest.approx((1.0, 0.6637), abs=0.02)
+    assert noise == pytest.approx(0.397, abs=0.01), "at the largest batch"
+    assert [numbers(line)[-1] for line in lines[3:]] == pytest.approx([1.37, 1.37], abs=0.05)
+
+
 def test_chapter_160_the_loss_counts_its_own_labels() -> None:
     code, *_ = programs("160-finetuning-budget")
     lines = output(code).splitlines()
