@@ -199,6 +199,18 @@ def test_chapter_160_the_loss_counts_its_own_labels() -> None:
     assert [line.count("1.0000") for line in lines] == [1, 2, 1, 1], "one row has no prompt"
 
 
+def test_chapter_160_a_label_shifted_twice_is_counted_without_complaint() -> None:
+    code, *_ = programs("160-finetuning-budget")
+    delivered = "    return pad_sequence([row[:T] for row in labels], batch_first=True, padding_value=-100)\n"
+    assert code.count(delivered) == 1
+    shifted = delivered.replace("return", "aligned =") + (
+        "    return torch.cat([aligned[:, 1:], torch.full((len(rows), 1), -100)], 1)\n"
+    )
+    lines = output(code.replace(delivered, shifted)).splitlines()
+    assert [int(line.split("  N ")[1].split()[0]) for line in lines] == [2682, 1900, 4562, 2472]
+    assert all(line.split("loss / ln V: ")[1].startswith("1.0000 by N") for line in lines)
+
+
 def test_chapter_170_its_questions_answer_for_a_small_training() -> None:
     import torch
 
