@@ -13,15 +13,16 @@ from samestep.experiments.watch.report import Report, UpdateReport
 PEER_GONE = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Socket closed", "recv error")
 """What a rank says whose peer has failed before it."""
 RECIPES = {
+    "lightning": "lightning",
+    "pytorch_lightning": "lightning",
     "trl": "trl",
     "transformers": "transformers",
     "accelerate": "accelerate",
-    "lightning": "lightning",
-    "pytorch_lightning": "lightning",
     "deepspeed": "deepspeed",
 }
-"""Frameworks with a page of their own on what they divide by; of those that build on each other the outermost."""
-_SILENT = ("compiled_loss",)
+"""Frameworks with a page of their own on what they divide by; the outermost first, as they import each other."""
+_SILENT = ("compiled_loss", "batch_coupled")
+"""Notices that are said in an update's sentence."""
 
 
 def assemble(folder: Path, objective: str, command: Sequence[str] = (), failure: Failure | None = None) -> Report:
@@ -58,7 +59,7 @@ def _failure(logs: Mapping[int, RankLog]) -> Failure | None:
     if not failures:
         return None
     _, _, rank, first = min(failures, key=lambda each: each[:3])
-    return Failure(first.message, rank, own_traceback=first.traceback)
+    return Failure(first.message, rank if first.rank is None else first.rank, own_traceback=first.traceback)
 
 
 def _notes(logs: Mapping[int, RankLog], found: Sequence[UpdateReport], faults: Sequence[str]) -> Iterator[Text]:

@@ -88,6 +88,13 @@ REASONS: dict[str, Text] = {
         "en": "Not explained: the gradient holds inf or nan{where}.",
         "zh": "无法解释：梯度含有 inf 或 nan{where}。",
     },
+    "batch_coupled": {
+        "en": "The loss at {where} contrasts the rows of a batch with each other: a row's loss depends on the others, "
+        "and what other ranks' rows contribute as negatives is no weight of a token. samestep-lab audit compares the "
+        "whole step.",
+        "zh": "{where} 的 loss 让批次内各行互相对比：一行的 loss 依赖于其他行，其他 rank 的行作为负样本的贡献"
+        "不是某个 token 的权重。请用 samestep-lab audit 比较整个更新。",
+    },
     "undetermined": {
         "en": "Some backwards brought the same gradient and cannot be told apart: {which}. Their sum is known, the "
         "weight of each is not.",
@@ -174,12 +181,6 @@ NOTES: dict[str, Text] = {
         "weights are those of the losses as they were, not of independent samples.",
         "zh": "{where} 按批次统计量归一化：一个 token 的 loss 依赖于其他样本，权重是对当时的 loss 而言，"
         "并非独立样本的权重。",
-    },
-    "batch_coupled": {
-        "en": "The loss at {where} contrasts the rows of a batch with each other: what other ranks' rows contribute as "
-        "negatives is not in these weights. `samestep-lab audit` compares the whole step.",
-        "zh": "{where} 的 loss 让批次内各行互相对比：其他 rank 的行作为负样本的贡献不在这些权重里。"
-        "请用 `samestep-lab audit` 比较整个更新。",
     },
     "custom_function": {
         "en": "The model has an autograd function of its own ({where}): what its backward does to gradients below the "

@@ -1,6 +1,6 @@
 """One update with everything that is known of it: what was joined, how it fits, what its tokens weigh."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 import numpy as np
 
@@ -14,16 +14,22 @@ REPLICAS = {False: 1e-4, True: 1e-2}
 
 
 class Evidence:
-    """`full`: microbatches of a rank in a full window; `compiled`: a compiler has hidden a loss."""
+    """`full`: microbatches of a rank in a full window; `notices`: what was met on the way, with where."""
 
     def __init__(
-        self, joined: Joined, before: Joined | None, full: int, low_precision: bool, objective: str, compiled: bool
+        self,
+        joined: Joined,
+        before: Joined | None,
+        full: int,
+        low_precision: bool,
+        objective: str,
+        notices: Set[tuple[str, str]],
     ) -> None:
         self.joined = joined
         self.low_precision = low_precision
         self.objective = objective
         self.full = full
-        self.compiled = compiled
+        self.notices = notices
         self.weighed: Weighed = weighing.weigh(joined)
         self.fits = self._fits(before)
         self.factors = self._factors()
@@ -91,6 +97,10 @@ class Evidence:
     def microsteps(self) -> int:
         """Backwards of the busiest rank that were not thrown away."""
         return max((sum(not cell.discarded for cell in rank) for rank in self.joined.cells), default=0)
+
+    def noticed(self, code: str) -> str | None:
+        """Where something was met; None if it was not."""
+        return next((where for name, where in sorted(self.notices) if name == code), None)
 
     def unseen(self) -> tuple[str, ...]:
         """Parameters that no backward brought a gradient."""

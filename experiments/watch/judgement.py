@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from samestep.experiments.watch import joining, links, weighing
-from samestep.experiments.watch.causes import OWN, filled
+from samestep.experiments.watch.causes import OWN, cause, filled
 from samestep.experiments.watch.evidence import Evidence
 from samestep.experiments.watch.fitting import EXPLAINED, Fit
 from samestep.experiments.watch.joining import Joined
@@ -28,15 +28,15 @@ def updates(logs: Mapping[int, RankLog], objective: str) -> list[UpdateReport]:
     coarse = any(
         code == "communication_hook" and any(part in where for part in COARSE_HOOKS) for code, where in notices
     )
-    compiled = any(code == "compiled_loss" for code, _ in notices)
     full = max((sum(not c.discarded for c in rank) for each in steps.values() for rank in each.cells), default=1)
     known = []
     for (optimizer, number), joined in steps.items():
         if number >= 0:  # one before is recorded only because its gradient may be left in the next
             before = steps.get((optimizer, number - 1))
-            known.append(Evidence(joined, before, full, coarse or joined.low_precision, objective, compiled))
+            known.append(Evidence(joined, before, full, coarse or joined.low_precision, objective, notices))
     said = [say(evidence) for evidence in known]
     _tell_constants(known, said)
+    _tell_single_microsteps(known, said)
     return [_report(i, evidence, each) for i, (evidence, each) in enumerate(zip(known, said, strict=True))]
 
 
@@ -50,6 +50,15 @@ def _tell_constants(known: Sequence[Evidence], said: Sequence[Said]) -> None:
     for i in unnamed:
         said[i].cause = "constant_denominator"
         said[i].sentence = filled(OWN["constant_denominator"].sentence, value=said[i].factor or "")
+
+
+def _tell_single_microsteps(known: Sequence[Evidence], said: Sequence[Said]) -> None:
+    """With one microstep a rank, means of ranks and of microbatches coincide: full windows tell which it is."""
+    if not any(each.cause == "microbatch_equal" for each in said):
+        return
+    for evidence, each in zip(known, said, strict=True):
+        if each.cause == "replica_equal" and evidence.microsteps == 1 < evidence.full:
+            each.cause, each.sentence = "microbatch_equal", filled(cause("microbatch_equal").sentence)
 
 
 def _report(index: int, evidence: Evidence, said: Said) -> UpdateReport:

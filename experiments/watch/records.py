@@ -133,11 +133,15 @@ class Notice:
 
 @dataclass(frozen=True)
 class Failure:
-    """An exception that ended the process: its last line, and the traceback without frames of ours."""
+    """An exception that ended the process: its last line, and the traceback without frames of ours.
+
+    `rank`: whose it was, where a parent tells of a child.
+    """
 
     message: str
     traceback: str
     at: float
+    rank: int | None = None
 
 
 @dataclass(frozen=True)

@@ -115,6 +115,8 @@ class Session:
         self.patches.undo()
         if self.windows.backwards.count:
             self.finish()
+        if self._launches():
+            return
         if self._file is not None or self._waiting or self.windows.backwards.count:
             self.write(Done(ended=True))
 
@@ -122,7 +124,13 @@ class Session:
         """An exception ends the process."""
         lines = traceback.format_exception(type(error), error, sites.without_ours(error.__traceback__))
         message = traceback.format_exception_only(error)[-1].strip()
-        self.write(Failure(message, "".join(lines), time.time()))
+        if not self._launches():
+            self.write(Failure(message, "".join(lines), time.time(), getattr(error, "error_index", None)))
+
+    def _launches(self) -> bool:
+        """Whether this process only starts ranks: what ends it is what ended one of them, which tells it better."""
+        started = self.windows.backwards.count or "RANK" in os.environ
+        return not started and "torch.distributed.launcher.api" in sys.modules
 
     def _pulse(self) -> None:
         """Twice a second: say whether anything has moved, and answer when asked where this process is."""

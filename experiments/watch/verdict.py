@@ -1,7 +1,8 @@
 """Which verdict an update gets, with the one sentence that says why: the first of these that its evidence shows.
 
 skipped, no gradient, not finite → ranks that differ → not explained → a gradient left over → clipped in between →
-no tokens seen → the same data twice → not to be told apart → tokens thrown away → weights by their rule
+no tokens seen → rows against each other → the same data twice → not to be told apart → tokens thrown away →
+weights by their rule
 """
 
 from collections.abc import Sequence
@@ -25,7 +26,8 @@ def say(evidence: Evidence) -> Said:
         said = compared(evidence)
         if said.verdict == "same" and evidence.joined.first.clipped_while_scaled:
             said = found("clip_before_unscale", scale=evidence.scale or 1.0)
-    said.evidence += _notes(evidence)
+    if evidence.fits and said.verdict != "vacuous":
+        said.evidence += _notes(evidence)
     return said
 
 
@@ -51,6 +53,8 @@ def _without_weights(evidence: Evidence) -> Said | None:
         return found("per_microbatch_clip")
     if not any(tokens.n for rank in term for tokens in rank):
         return _without_tokens(evidence)
+    if (where := evidence.noticed("batch_coupled")) is not None:
+        return unexplained("batch_coupled", where=where)
     if (same := _same_data(evidence)) is not None:
         return same
     unclear = [joined.places[j] for j in np.flatnonzero(~fit.determined)]
@@ -101,7 +105,7 @@ def _without_tokens(evidence: Evidence) -> Said:
     residual = evidence.fits[0].residual
     if any(cell.losses for cell in cells):
         return Said("vacuous", causes.EMPTY["no_token"])
-    if evidence.compiled:
+    if evidence.noticed("compiled_loss") is not None:
         return unexplained("compiled", residual=residual)
     ends = dict.fromkeys(end for cell in cells for end in cell.ends)
     return unexplained("no_tokens", residual=residual, ends=", ".join(ends) or "?")
@@ -145,7 +149,7 @@ def _notes(evidence: Evidence) -> list[Text]:
         notes.append(filled(NOTES["silent"], count=sum(each.silent for each in tokens)))
     if any(rule_within(each) == "class_weights" for each in tokens):
         notes.append(NOTES["class_weights"])
-    return notes + (_notes_of_the_fit(evidence) if evidence.fits else [])
+    return notes + _notes_of_the_fit(evidence)
 
 
 def _notes_of_the_fit(evidence: Evidence) -> list[Text]:

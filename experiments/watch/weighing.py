@@ -198,6 +198,8 @@ def rule_within(tokens: Tokens) -> str:
     """How weights differ within a cell: uniform, class_weights, sequence_mean, signed or varying; empty without any."""
     if tokens.n == 0:
         return "empty"
+    if not np.all(np.isfinite(tokens.local)):
+        return "varying"
     used = tokens.fair > 0
     even = tokens.local[used] / tokens.fair[used]
     if spread(even) <= ALIKE:
@@ -208,6 +210,10 @@ def rule_within(tokens: Tokens) -> str:
         numbers, rows = np.unique(tokens.rows, return_inverse=True)
         mass = np.bincount(rows, tokens.fair)
         totals = np.bincount(rows, tokens.local)
-        if len(numbers) > 1 and spread(totals.astype(np.float64)) <= ALIKE and spread(tokens.local / tokens.fair * mass[rows]) <= ALIKE:
+        if (
+            len(numbers) > 1
+            and spread(totals.astype(np.float64)) <= ALIKE
+            and spread(tokens.local / tokens.fair * mass[rows]) <= ALIKE
+        ):
             return "sequence_mean"
     return "varying"

@@ -32,7 +32,19 @@ _MODEL = (
     "Scaled",
 )
 """Operations with which a model begins below its loss; a walk for losses stops there first."""
-_VIEWS: tuple[str, ...] = ("Alias", "Clone", "Expand", "Reshape", "Select", "Slice", "Split", "Squeeze", "ToCopy", "Transpose", "Unbind")
+_VIEWS: tuple[str, ...] = (
+    "Alias",
+    "Clone",
+    "Expand",
+    "Reshape",
+    "Select",
+    "Slice",
+    "Split",
+    "Squeeze",
+    "ToCopy",
+    "Transpose",
+    "Unbind",
+)
 _VIEWS += ("T", "Permute", "Unsqueeze", "UnsafeView", "View", "Contiguous")
 
 
@@ -99,7 +111,7 @@ class Walk:
     def of(self, *operations: str) -> Iterator[Node]:
         """Nodes whose operation begins with one of these, as the forward made them."""
         found = [node for node in self.nodes if operation(node).startswith(operations)]
-        return iter(sorted(found, key=_sequence))
+        return iter(sorted(found, key=sequence))
 
     def above(self, node: Node) -> list[Node]:
         """Its parents, views skipped."""
@@ -113,7 +125,8 @@ class Walk:
         return found
 
 
-def _sequence(node: Node) -> int:
+def sequence(node: Node) -> int:
+    """The order in which the forward made it."""
     number: int = node._sequence_nr()
     return number
 

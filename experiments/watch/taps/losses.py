@@ -82,7 +82,7 @@ def _read(seen: Walk, tops: dict[Node, str]) -> Iterator[tuple[Source, Remove | 
         "per_sample": _per_sample,
         "gather": _gather,
     }
-    for node in sorted((node for node in tops if node in reachable), key=graph._sequence):
+    for node in sorted((node for node in tops if node in reachable), key=graph.sequence):
         if tops[node] == "log_softmax":
             yield from _log_probabilities(seen, node)
         else:

@@ -51,7 +51,7 @@ class Term:
 
 def terms(roots: list[Node], sources: list[Source]) -> tuple[list[Term], list[Callable[[], None]]]:
     """The terms of a sum and the hooks that read their factors; none where there is one term only."""
-    found = list(dict.fromkeys(_leaves(roots)))
+    found = sorted(dict.fromkeys(_leaves(roots)), key=graph.sequence)
     if len(found) < 2:
         return [], []
     made, hooks = [], []
