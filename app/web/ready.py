@@ -69,7 +69,7 @@ class Ready:
         headers: Iterable[tuple[bytes, bytes]],
         *,
         compress: bool = True,
-        quality: int = 9,
+        quality: int = 5,
     ) -> None:
         self._body = body
         self._tag = hashlib.sha256(body).hexdigest()[:20]

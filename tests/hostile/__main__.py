@@ -60,14 +60,14 @@ def attack(server: Server, requests: int, seed: int, connections: int = 3) -> Fi
     found, orders = Findings(), queue.SimpleQueue[int]()
     for number in range(requests):
         orders.put(number)
-    before = _resident(server)
+    before = resident(server)
     with _page_beside(server, found):
         workers = [threading.Thread(target=_work, args=(server, orders, seed, found)) for _ in range(connections)]
         for worker in workers:
             worker.start()
         for worker in workers:
             worker.join()
-    found.grown = _resident(server) - before
+    found.grown = resident(server) - before
     if found.beside > WAITED:
         found.faults.append(f"a page beside them waited {found.beside:.2f} s")
     if found.grown > GROWN:
@@ -162,7 +162,7 @@ def _page_beside(server: Server, found: Findings) -> Iterator[None]:
         reader.join()
 
 
-def _resident(server: Server) -> int:
+def resident(server: Server) -> int:
     """Kilobytes of memory that the server and its worker hold; 0 where the system does not tell."""
     total = 0
     for process in Path("/proc").glob("[0-9]*"):

@@ -7,6 +7,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from samestep.app.book.chapters import Book
 from samestep.app.calculators import Calculator, registry
 from samestep.app.contract.errors import RefusedError
 from samestep.app.contract.languages import Lang
@@ -19,6 +20,7 @@ from samestep.app.paths import folder
 from samestep.app.web.bodies import Bodies, BodyError, retry_after
 from samestep.app.web.endpoints import state_tag
 from samestep.app.web.offload import Offload, OffloadError
+from samestep.app.web.pages.languages import of_address
 from samestep.app.web.pages.layout import Layout, off_loop
 from samestep.app.web.ready import matches
 
@@ -39,15 +41,15 @@ class CalculatorPages:
     def routes(self) -> list[Route]:
         both = ["GET", "POST"]
         return [
-            Route("/{lang:lang}/calculators", self.calculators),
+            Route("/{lang:lang}/calculators", self._layout.beside(self.calculators)),
             Route("/{lang:lang}/calculators/{name}", self.calculator, methods=both),
             Route("/{lang:lang}/calculators/{name}/result", self.result, methods=both),
             Route("/{lang:lang}/calculators/{name}/more", self.more, methods=both),
             Route("/{lang:lang}/calculators/{name}/case", self.case, methods=both),
-            Route("/{lang:lang}/api", self.api),
+            Route("/{lang:lang}/api", self._layout.beside(self.api)),
         ]
 
-    async def calculators(self, request: Request) -> Response:
+    def calculators(self, request: Request) -> Response:
         """All of them, each with its title and what it answers."""
         lang, _ = self._layout.open(request)
         words = self._site.panels.words
@@ -58,7 +60,7 @@ class CalculatorPages:
         title = "计算器" if lang == "zh" else "Calculators"
         return self._layout.finished(request, "calculators.html", title=title, description="", panels=entries)
 
-    async def api(self, request: Request) -> Response:
+    def api(self, request: Request) -> Response:
         """Their doors, for programs."""
         lang, _ = self._layout.open(request)
         words = self._site.panels.words
@@ -77,14 +79,16 @@ class CalculatorPages:
         query = shown.query()
         if shown.from_file and shown.view is not None and query is not None:
             return RedirectResponse(self._site.url(f"/{lang}/calculators/{shown.name}?{query}"), 303)
+        return await self._layout.made(request, lambda: self._own_page(request, book, shown))
+
+    def _own_page(self, request: Request, book: Book, shown: Shown) -> Response:
+        lang, words = of_address(request), self._site.panels.words
         panel = self._site.panels.own(lang, shown)
-        carriers = [c for c in book.chapters[lang] if any(r.name == panel.name for r in c.document.calculators)]
-        words = self._site.panels.words
         context = {
             "title": panel.title,
             "description": words(lang, panel.name, "summary"),
             "panel": panel,
-            "chapters": carriers,
+            "chapters": [c for c in book.chapters[lang] if any(r.name == panel.name for r in c.document.calculators)],
             "presets": load_presets(folder("content")).get(panel.name, []),
             "titles": {name: words(lang, name, "heading") for name in registry()} if shown.cases else {},
         }

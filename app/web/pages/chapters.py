@@ -17,7 +17,7 @@ from samestep.app.contract.errors import FieldError, given_twice
 from samestep.app.contract.languages import Lang
 from samestep.app.instruments.panels import Panel
 from samestep.app.web.pages.experiments import Found
-from samestep.app.web.pages.layout import Layout, off_loop
+from samestep.app.web.pages.layout import Layout
 from samestep.app.web.site import Site
 
 
@@ -30,9 +30,9 @@ class ChapterPages:
 
     def routes(self) -> list[Route]:
         """They stand behind all other pages, whose names a slug would swallow."""
-        return [Route("/{lang:lang}/{slug}", self.chapter)]
+        return [Route("/{lang:lang}/{slug}", self._layout.beside(self.chapter))]
 
-    async def chapter(self, request: Request) -> Response:
+    def chapter(self, request: Request) -> Response:
         lang, book = self._layout.open(request)
         slug = request.path_params["slug"]
         chapter = book.chapter(lang, slug)
@@ -41,7 +41,7 @@ class ChapterPages:
                 return RedirectResponse(self._site.url(f"/{lang}/{book.redirects[slug]}"), 308)
             raise HTTPException(404)
         query = request.url.query
-        pieces = await off_loop(len(query), lambda: pieces_of(self._site, chapter, query))
+        pieces = pieces_of(self._site, chapter, query)
         status = max((piece.status for piece in pieces if isinstance(piece, Panel)), default=200)
         body = [self._site.panels.html(piece) if isinstance(piece, Panel) else piece for piece in pieces]
         previous, following = book.neighbours(chapter)

@@ -27,11 +27,11 @@ class ConformancePages:
 
     def routes(self) -> list[Route]:
         return [
-            Route("/{lang:lang}/conformance", self.matrix),
-            Route("/{lang:lang}/conformance/{framework}", self.framework),
+            Route("/{lang:lang}/conformance", self._layout.beside(self.matrix)),
+            Route("/{lang:lang}/conformance/{framework}", self._layout.beside(self.framework)),
         ]
 
-    async def matrix(self, request: Request) -> Response:
+    def matrix(self, request: Request) -> Response:
         """Lines chosen by `framework`, `verdict` and `scenario`; `format=csv` or `json` answers them as data."""
         lang, _ = self._layout.open(request)
         found = self._matrix()
@@ -53,7 +53,7 @@ class ConformancePages:
         context = {**self._shared(found, lines, texts), "filters": filters, "query": Markup(escape(query))}
         return self._layout.finished(request, "conformance.html", title=title, description=description, **context)
 
-    async def framework(self, request: Request) -> Response:
+    def framework(self, request: Request) -> Response:
         """One framework: its recipe, what surprises, and everything that was measured of it."""
         self._layout.open(request)
         name = request.path_params["framework"]

@@ -46,11 +46,11 @@ class ExperimentPages:
 
     def routes(self) -> list[Route]:
         return [
-            Route("/{lang:lang}/experiments", self.experiments),
-            Route("/{lang:lang}/experiments/{name}", self.experiment),
+            Route("/{lang:lang}/experiments", self._layout.beside(self.experiments)),
+            Route("/{lang:lang}/experiments/{name}", self._layout.beside(self.experiment)),
         ]
 
-    async def experiments(self, request: Request) -> Response:
+    def experiments(self, request: Request) -> Response:
         lang, book = self._layout.open(request)
         library = self._site.evidence
         entries = [
@@ -59,7 +59,7 @@ class ExperimentPages:
         title = "实验" if lang == "zh" else "Experiments"
         return self._layout.finished(request, "experiments.html", title=title, description="", experiments=entries)
 
-    async def experiment(self, request: Request) -> Response:
+    def experiment(self, request: Request) -> Response:
         lang, book = self._layout.open(request)
         name = request.path_params["name"]
         title = book.experiment(lang, name)

@@ -24,22 +24,22 @@ class FeedPages:
 
     def routes(self) -> list[Route]:
         return [
-            Route("/{lang:lang}/feed.atom", self.feed),
-            Route("/sitemap.xml", self.sitemap),
-            Route("/llms.txt", self.llms),
+            Route("/{lang:lang}/feed.atom", self._layout.beside(self.feed)),
+            Route("/sitemap.xml", self._layout.beside(self.sitemap)),
+            Route("/llms.txt", self._layout.beside(self.llms)),
         ]
 
-    async def feed(self, request: Request) -> Response:
+    def feed(self, request: Request) -> Response:
         lang, book = self._layout.open(request)
         absolute = self._absolute(request)
         return self._file(request, feeds.atom(book, lang, absolute), "application/atom+xml" + _UTF8)
 
-    async def sitemap(self, request: Request) -> Response:
+    def sitemap(self, request: Request) -> Response:
         self._site.fresh()
         places = feeds.places(self._site.book, registry())
         return self._file(request, feeds.sitemap(places, self._absolute(request)), "application/xml" + _UTF8)
 
-    async def llms(self, request: Request) -> Response:
+    def llms(self, request: Request) -> Response:
         self._site.fresh()
         words = self._site.panels.words
         calculators = {name: (words("en", name, "heading"), words("en", name, "summary")) for name in registry()}

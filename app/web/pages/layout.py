@@ -1,7 +1,8 @@
 """What every kind of page shares: the site, the frame round the content, and how a finished page is kept and sent."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar
 from urllib.parse import quote
 
@@ -30,11 +31,25 @@ class Layout:
 
     def __init__(self, site: Site) -> None:
         self.site = site
+        self._beside = _Beside()
 
     def open(self, request: Request) -> tuple[Lang, Book]:
         """The language of the address, and the book as it stands now."""
         self.site.fresh()
         return languages.of_address(request), self.site.book
+
+    def beside(self, make: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
+        """The handler of a page that `make` makes in a thread: nobody else's request waits meanwhile."""
+
+        async def handler(request: Request) -> Response:
+            return await self.made(request, partial(make, request))
+
+        return handler
+
+    async def made(self, request: Request, work: Callable[[], Response]) -> Response:
+        """What `work` makes of this address, in a thread; a form's page is its sender's alone."""
+        sender = id(request) if request.method == "POST" else request.headers.get("accept-encoding")
+        return await self._beside.answer(f"{request.method} {request.url} {sender}", work)
 
     def context(self, request: Request, lang: Lang) -> dict[str, object]:
         """What every page needs: its language, its address, and the same page in the other language."""
@@ -63,19 +78,23 @@ class Layout:
         return AsIs(self.site.keep(request.scope["path"], self.site.render(template, shared | context)))
 
 
-class Once:
-    """Work that is long and the same for everybody: while it is under way, nobody begins it again."""
+class _Beside:
+    """Pages made beside the event loop, one at a time; while one is made, nobody begins the same again."""
 
     def __init__(self) -> None:
         self._under_way: dict[str, asyncio.Task[Response]] = {}
+        self._turn = asyncio.Semaphore(1)  # several threads at once would keep the loop itself waiting
 
     async def answer(self, key: str, work: Callable[[], Response]) -> Response:
-        """What `work` gives, done beside the event loop."""
         task = self._under_way.get(key)
         if task is None:
-            task = self._under_way[key] = asyncio.create_task(run_in_threadpool(work))
+            task = self._under_way[key] = asyncio.create_task(self._make(work))
             task.add_done_callback(lambda _: self._under_way.pop(key, None))
         return await asyncio.shield(task)
+
+    async def _make(self, work: Callable[[], Response]) -> Response:
+        async with self._turn:
+            return await run_in_threadpool(work)
 
 
 class AsIs(Response):

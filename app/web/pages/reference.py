@@ -17,12 +17,12 @@ class ReferencePages:
 
     def routes(self) -> list[Route]:
         return [
-            Route("/{lang:lang}/glossary", self.glossary),
-            Route("/{lang:lang}/sources", self.sources),
-            Route("/{lang:lang}/tags/{tag}", self.tag),
+            Route("/{lang:lang}/glossary", self._layout.beside(self.glossary)),
+            Route("/{lang:lang}/sources", self._layout.beside(self.sources)),
+            Route("/{lang:lang}/tags/{tag}", self._layout.beside(self.tag)),
         ]
 
-    async def glossary(self, request: Request) -> Response:
+    def glossary(self, request: Request) -> Response:
         lang, book = self._layout.open(request)
         words = {
             "zh": ("术语与符号", "全书的术语与符号，每个只有一个意思；附推导它的小节和用到它的章节。"),
@@ -32,7 +32,7 @@ class ReferencePages:
         groups = glossary.groups(book, lang)
         return self._layout.finished(request, "glossary.html", title=title, description=description, groups=groups)
 
-    async def sources(self, request: Request) -> Response:
+    def sources(self, request: Request) -> Response:
         lang, book = self._layout.open(request)
         works = sources.works(book.chapters[lang])
         words = {
@@ -42,7 +42,7 @@ class ReferencePages:
         title, description = words[lang]
         return self._layout.finished(request, "sources.html", title=title, description=description, works=works)
 
-    async def tag(self, request: Request) -> Response:
+    def tag(self, request: Request) -> Response:
         lang, book = self._layout.open(request)
         tag = book.tag(lang, request.path_params["tag"])
         if tag is None:

@@ -16,9 +16,9 @@ class SearchPages:
         self._site = layout.site
 
     def routes(self) -> list[Route]:
-        return [Route("/{lang:lang}/search", self.search)]
+        return [Route("/{lang:lang}/search", self._layout.beside(self.search))]
 
-    async def search(self, request: Request) -> Response:
+    def search(self, request: Request) -> Response:
         lang, book = self._layout.open(request)
         q = request.query_params.get("q", "").strip()
         found = self._site.search.search(q, lang) if q else []

@@ -21,7 +21,7 @@ class ShelfPages:
         return [
             Route("/", self.root),
             Route("/{lang:lang}", self.without_slash),
-            Route("/{lang:lang}/", self.shelf),
+            Route("/{lang:lang}/", self._layout.beside(self.shelf)),
         ]
 
     def last_routes(self) -> list[Route]:
@@ -39,7 +39,7 @@ class ShelfPages:
         query = f"?{request.url.query}" if request.url.query else ""
         return RedirectResponse(self._site.url(quote(request.scope["path"].rstrip("/"))) + query, 308)
 
-    async def shelf(self, request: Request) -> Response:
+    def shelf(self, request: Request) -> Response:
         lang, book = self._layout.open(request)
         description = (
             "梯度缩放与并行正确性的交互式 Wiki" if lang == "zh" else "An interactive wiki on parallel correctness"

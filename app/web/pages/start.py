@@ -19,10 +19,10 @@ class StartPages:
 
     def routes(self) -> list[Route]:
         return [
-            Route("/{lang:lang}/start", self.start),
+            Route("/{lang:lang}/start", self._layout.beside(self.start)),
         ]
 
-    async def start(self, request: Request) -> Response:
+    def start(self, request: Request) -> Response:
         """From what a reader sees to the instrument that tells, in at most two steps."""
         lang, _ = self._layout.open(request)
         words = {

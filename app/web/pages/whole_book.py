@@ -13,7 +13,7 @@ from samestep.app.book.chapters import Book
 from samestep.app.contract.languages import Lang
 from samestep.app.instruments.panels import Panel
 from samestep.app.web.pages.chapters import pieces_of
-from samestep.app.web.pages.layout import Layout, Once
+from samestep.app.web.pages.layout import Layout
 
 
 class WholeBookPages:
@@ -22,25 +22,24 @@ class WholeBookPages:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._site = layout.site
-        self._once = Once()
 
     def routes(self) -> list[Route]:
         return [
-            Route("/{lang:lang}/book", self.book),
+            Route("/{lang:lang}/book", self._layout.beside(self.book)),
         ]
 
-    async def book(self, request: Request) -> Response:
-        """Rendered beside the event loop: it is as large as all chapters together."""
+    def book(self, request: Request) -> Response:
         lang, book = self._layout.open(request)
-        title = "全书" if lang == "zh" else "The whole book"
-        description = "全部章节在一页上，供打印与离线阅读。" if lang == "zh" else "All chapters on one page, for print."
-
-        def whole() -> Response:
-            chapters = [(chapter, self._bound(book, chapter)) for chapter in book.chapters[lang]]
-            context = {"title": title, "description": description, "parts": book.parts(lang), "chapters": chapters}
-            return self._layout.finished(request, "book.html", **context)
-
-        return await self._once.answer(str(request.url), whole)
+        return self._layout.finished(
+            request,
+            "book.html",
+            title="全书" if lang == "zh" else "The whole book",
+            description="全部章节在一页上，供打印与离线阅读。"
+            if lang == "zh"
+            else "All chapters on one page, for print.",
+            parts=book.parts(lang),
+            chapters=[(chapter, self._bound(book, chapter)) for chapter in book.chapters[lang]],
+        )
 
     def _bound(self, book: Book, chapter: Chapter) -> Markup:
         """A chapter as a part of the whole: its panels as results without controls."""

@@ -512,5 +512,7 @@ def test_every_section_can_be_discussed_where_the_settings_say(below: TestClient
     ]
 
 
-def test_without_a_setting_no_page_speaks_of_discussions(client: TestClient) -> None:
-    assert "discuss" not in client.get(BOOK.chapters["en"][0].path).text
+def test_without_a_setting_no_section_has_a_link_and_the_chapter_says_how_else(client: TestClient) -> None:
+    page = client.get(BOOK.chapters["en"][0].path).text
+    assert 'class="discuss"' not in page
+    assert "This site has no address for discussions" in page
