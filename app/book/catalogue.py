@@ -10,13 +10,13 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from samestep.app.book.markdown.glossary import Glossary, mistakes_of
 from samestep.app.book.markdown.pieces import Mistake
-from samestep.app.contract.languages import Name
+from samestep.app.contract.languages import Named, Text
 
 _TOML_LINE = re.compile(r" ?\(at line (\d+), column \d+\)")
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
-class PlannedChapter(Name):
+class PlannedChapter(Named):
     number: int
     part: str
 
@@ -26,12 +26,12 @@ class Tags(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    part: dict[str, Name] = {}
-    topic: dict[str, Name] = {}
-    level: dict[str, Name] = {}
-    kind: dict[str, Name] = {}
+    part: dict[str, Text] = {}
+    topic: dict[str, Text] = {}
+    level: dict[str, Text] = {}
+    kind: dict[str, Text] = {}
 
-    def family(self, name: str) -> Mapping[str, Name]:
+    def family(self, name: str) -> Mapping[str, Text]:
         return {"part": self.part, "topic": self.topic, "level": self.level, "kind": self.kind}[name]
 
 
@@ -41,7 +41,7 @@ class Plans(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     chapter: dict[str, PlannedChapter] = {}
-    experiment: dict[str, Name] = {}
+    experiment: dict[str, Text] = {}
 
 
 class _Redirects(BaseModel):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from samestep.app.book.head import Source
 from samestep.app.book.markdown.pieces import CalculatorRef, Document, EvidenceRef, Piece, Section
+from samestep.app.contract.languages import Lang
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Tag:
 class Chapter:
     """One chapter in one language."""
 
-    lang: str
+    lang: Lang
     slug: str
     number: int
     file: Path
@@ -69,7 +70,7 @@ class Chapter:
 class Planned:
     """A chapter that is announced but not written in this language."""
 
-    lang: str
+    lang: Lang
     slug: str
     number: int
     part: str
@@ -90,7 +91,7 @@ class Part:
 class SearchSection:
     """What search indexes: a heading and its text. A chapter's beginning has the chapter's title as its heading."""
 
-    lang: str
+    lang: Lang
     slug: str
     chapter_title: str
     heading: str

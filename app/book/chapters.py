@@ -23,7 +23,7 @@ from samestep.app.book.markdown.pieces import (
 )
 from samestep.app.book.parity import differences
 from samestep.app.calculators import Calculator, registry
-from samestep.app.contract.languages import LANGUAGES
+from samestep.app.contract.languages import LANGUAGES, Lang
 from samestep.app.paths import folder
 
 
@@ -64,7 +64,7 @@ class Book:
         """Old slugs and the slugs that took their place."""
         return self.catalogue.redirects
 
-    def chapter(self, lang: str, slug: str) -> Chapter | None:
+    def chapter(self, lang: Lang, slug: str) -> Chapter | None:
         return self._by_slug.get((lang, slug))
 
     def alternate(self, chapter: Chapter) -> Chapter | None:
@@ -82,7 +82,7 @@ class Book:
         planned = {plan.slug: plan for plan in self.planned[chapter.lang]}
         return tuple(self.chapter(chapter.lang, slug) or planned[slug] for slug in chapter.related)
 
-    def parts(self, lang: str) -> tuple[Part, ...]:
+    def parts(self, lang: Lang) -> tuple[Part, ...]:
         return tuple(
             Part(
                 identifier,
@@ -93,14 +93,14 @@ class Book:
             for identifier, name in self.catalogue.tags.part.items()
         )
 
-    def tag(self, lang: str, identifier: str) -> Tag | None:
+    def tag(self, lang: Lang, identifier: str) -> Tag | None:
         """The topic, level or kind of that id."""
         for family in ("topic", "level", "kind"):
             if name := self.catalogue.tags.family(family).get(identifier):
                 return Tag(family, identifier, name[lang])
         return None
 
-    def families(self, lang: str) -> dict[str, list[tuple[Tag, int]]]:
+    def families(self, lang: Lang) -> dict[str, list[tuple[Tag, int]]]:
         """The tags that chapters carry, by topic, level and kind, each with the number of its chapters."""
         counts = Counter(tag for chapter in self.chapters[lang] for tag in chapter.tags)
         families: dict[str, list[tuple[Tag, int]]] = {}
@@ -109,15 +109,15 @@ class Book:
             families[family] = [(tag, counts[tag]) for tag in tags if counts[tag]]
         return families
 
-    def tagged(self, tag: Tag, lang: str) -> tuple[Chapter, ...]:
+    def tagged(self, tag: Tag, lang: Lang) -> tuple[Chapter, ...]:
         return tuple(chapter for chapter in self.chapters[lang] if tag in chapter.tags)
 
-    def experiment(self, lang: str, name: str) -> str | None:
+    def experiment(self, lang: Lang, name: str) -> str | None:
         """The title of an experiment that is planned or published under this name, where it is declared."""
         title = self.catalogue.plans.experiment.get(name)
         return title[lang] if title else None
 
-    def experiments(self, lang: str) -> dict[str, str]:
+    def experiments(self, lang: Lang) -> dict[str, str]:
         """The titles of all experiments that are declared, by name."""
         return {name: title[lang] for name, title in self.catalogue.plans.experiment.items()}
 

@@ -12,7 +12,7 @@ from xml.etree.ElementTree import Element, SubElement
 
 from samestep.app.book.chapter import Chapter
 from samestep.app.book.chapters import Book
-from samestep.app.contract.languages import LANGUAGES
+from samestep.app.contract.languages import LANGUAGES, Lang
 
 Absolute = Callable[[str], str]
 
@@ -31,7 +31,7 @@ class Place:
     updated: date | None = None
 
 
-def atom(book: Book, lang: str, absolute: Absolute) -> str:
+def atom(book: Book, lang: Lang, absolute: Absolute) -> str:
     """The chapters of one language, the latest change first. Ids do not depend on the host."""
     feed = Element("feed", {"xmlns": "http://www.w3.org/2005/Atom", "xml:lang": lang})
     title, subtitle = _NAMES[lang]

@@ -10,6 +10,7 @@ from samestep.app.book.chapters import Book
 from samestep.app.book.markdown.glossary import Term
 from samestep.app.book.markdown.math import convert
 from samestep.app.book.markdown.pieces import Section
+from samestep.app.contract.languages import Lang
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Group:
     entries: tuple[Entry, ...]
 
 
-def groups(book: Book, lang: str) -> tuple[Group, ...]:
+def groups(book: Book, lang: Lang) -> tuple[Group, ...]:
     """All terms, group by group, in the order in which they are declared."""
     glossary = book.catalogue.glossary
     entries = {identifier: _entry(book, lang, identifier, term) for identifier, term in glossary.term.items()}
@@ -44,7 +45,7 @@ def groups(book: Book, lang: str) -> tuple[Group, ...]:
     return tuple(group for group in found if group.entries)
 
 
-def answers(book: Book, lang: str, query: str) -> tuple[Entry, ...]:
+def answers(book: Book, lang: Lang, query: str) -> tuple[Entry, ...]:
     """The terms that somebody looks for who types just this, in either language."""
     wanted = " ".join(query.casefold().split())
     terms = book.catalogue.glossary.term.items()
@@ -55,7 +56,7 @@ def answers(book: Book, lang: str, query: str) -> tuple[Entry, ...]:
     )
 
 
-def _entry(book: Book, lang: str, identifier: str, term: Term) -> Entry:
+def _entry(book: Book, lang: Lang, identifier: str, term: Term) -> Entry:
     return Entry(
         id=identifier,
         name=term[lang],
@@ -67,7 +68,7 @@ def _entry(book: Book, lang: str, identifier: str, term: Term) -> Entry:
     )
 
 
-def _section(book: Book, lang: str, target: str) -> tuple[str, str] | None:
+def _section(book: Book, lang: Lang, target: str) -> tuple[str, str] | None:
     slug, _, anchor = target.partition("#")
     chapter = book.chapter(lang, slug)
     if chapter is None:

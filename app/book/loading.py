@@ -17,7 +17,7 @@ from samestep.app.book.markdown.parser import compile_markdown
 from samestep.app.book.markdown.pieces import Document, Mistake
 from samestep.app.book.markdown.states import forget_states
 from samestep.app.calculators import Calculator
-from samestep.app.contract.languages import LANGUAGES
+from samestep.app.contract.languages import LANGUAGES, Lang
 from samestep.app.evidence.bags import DamagedError, Library, UnknownEvidenceError
 from samestep.app.paths import folder
 
@@ -42,7 +42,7 @@ _FILE = re.compile(r"(\d+)-([a-z0-9][a-z0-9-]*)\.md")
 class _File:
     """A chapter's file before it is compiled."""
 
-    lang: str
+    lang: Lang
     number: int
     slug: str
     path: Path
@@ -225,6 +225,6 @@ def _redirect_mistakes(catalogue: Catalogue, slugs: set[str]) -> Iterator[Mistak
             yield Mistake(catalogue.redirects_file, 1, f"“{old}” leads to “{new}”, which is no chapter")
 
 
-def _planned(lang: str, catalogue: Catalogue, written: set[str]) -> tuple[Planned, ...]:
+def _planned(lang: Lang, catalogue: Catalogue, written: set[str]) -> tuple[Planned, ...]:
     plans = sorted(catalogue.plans.chapter.items(), key=lambda item: item[1].number)
     return tuple(Planned(lang, slug, plan.number, plan.part, plan[lang]) for slug, plan in plans if slug not in written)

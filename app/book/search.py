@@ -28,6 +28,7 @@ import snowballstemmer
 from markupsafe import Markup
 
 from samestep.app.book.excerpts import HAN, WIDE, Term, excerpt, spans
+from samestep.app.contract.languages import Lang
 
 MAX_QUERY = 200
 """Characters of a query that are read; the rest is ignored."""
@@ -64,7 +65,7 @@ class Section:
     Greek letters (as τ and as tau) and plain words count.
     """
 
-    lang: str
+    lang: Lang
     slug: str
     chapter_title: str
     heading: str
@@ -78,7 +79,7 @@ class Section:
 class Hit:
     """A section that answers a query. `snippet` is safe HTML: escaped text whose only element is `<mark>`."""
 
-    lang: str
+    lang: Lang
     slug: str
     anchor: str
     chapter_title: str
@@ -113,7 +114,7 @@ class SearchIndex:
         phrases = sorted(self._synonyms, key=len, reverse=True)
         self._phrase = re.compile("|".join(map(_whole, phrases)) or "(?!)")
 
-    def search(self, query: str, lang: str, limit: int = 30) -> list[Hit]:
+    def search(self, query: str, lang: Lang, limit: int = 30) -> list[Hit]:
         """The best sections of both languages, best first, at most `limit`; any text is a valid query."""
         for operator, terms in self._attempts(query):
             scores = self._match(operator.join(term.match for term in terms))
@@ -244,7 +245,7 @@ class SearchIndex:
         with self._lock, closing(self._connection.execute(_FIND, (expression,))) as cursor:
             return dict(cursor.fetchall())
 
-    def _place(self, number: int, score: float, lang: str) -> tuple[bool, float, int]:
+    def _place(self, number: int, score: float, lang: Lang) -> tuple[bool, float, int]:
         return self._sections[number].lang != lang, -score, number
 
     def _hit(self, number: int, terms: Sequence[Term]) -> Hit:

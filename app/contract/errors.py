@@ -2,7 +2,8 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +54,11 @@ class FieldError:
     def field(self) -> str:
         """The name of the input that a form shows the message beside."""
         return str(self.path[0]) if self.path else ""
+
+    @property
+    def told(self) -> str:
+        """Path and message in one line, for authors and logs."""
+        return f"{'.'.join(map(str, self.path))} {self.en}".strip()
 
     def message(self, lang: str) -> str:
         """What is wrong, for a reader: with the place in words where the path has one that the message leaves out."""
@@ -136,6 +142,15 @@ def refused(error: ValidationError | InputError) -> RefusedError:
     return RefusedError(map(_from_pydantic, error.errors(include_url=False)))
 
 
+@contextmanager
+def refusing() -> Iterator[None]:
+    """What pydantic or a calculator refuses inside becomes a RefusedError."""
+    try:
+        yield
+    except (ValidationError, InputError) as error:
+        raise refused(error) from None
+
+
 def _from_pydantic(details: ErrorDetails) -> FieldError:
     ctx = details.get("ctx", {})
     cause = ctx.get("error")
@@ -186,6 +201,12 @@ def not_json(error: object) -> tuple[str, str]:
     return f"is not JSON: {error}", f"不是合法的 JSON：{where}{_JSON_FAULTS.get(fault, short)}"
 
 
-def given_twice(field: str) -> FieldError:
-    """A field that stands twice in an address or a form."""
-    return FieldError((field,), "given_twice", "is given twice", "出现了两次")
+def named_once(pairs: Iterable[tuple[str, str]]) -> tuple[dict[str, str], tuple[FieldError, ...]]:
+    """The fields of an address or a form by name, the last one where a name stands twice, and what is told of that."""
+    fields: dict[str, str] = {}
+    errors: dict[str, FieldError] = {}
+    for name, value in pairs:
+        if name in fields:
+            errors[name] = FieldError((name,), "given_twice", "is given twice", "出现了两次")
+        fields[name] = value
+    return fields, tuple(errors.values())

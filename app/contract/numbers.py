@@ -180,3 +180,8 @@ def finite_or_name(value: float) -> float | NonFinite:
     if math.isfinite(value):
         return value
     return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+
+
+def replica_name(index: int) -> str:
+    """A, B, … Z, then R26, R27, …: what replicas are called in tables, figures and answers, however many there are."""
+    return chr(ord("A") + index) if index < 26 else f"R{index}"

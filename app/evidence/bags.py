@@ -1,6 +1,6 @@
 """Published evidence: what a bag holds, whether it is still whole, and its files as they may be served.
 
-Standard library only. The writer (`experiments.publish`) imports the schema from here, so that it exists once.
+The writer (`experiments.publish`) imports the schema from here, so that it exists once.
 
 A bag is a folder `content/evidence/NAME/` in BagIt 1.0 layout (RFC 8493):
 
@@ -28,6 +28,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal, NotRequired, TypedDict, cast
 
+from samestep.app.contract.languages import Text as Text
+
 SCHEMA = "samestep.result.1"
 AGREES = 2e-10
 """Right paths differ from their reference by at most this much, over all elements (they reach about 1e-15)."""
@@ -54,13 +56,6 @@ _MEDIA_TYPES = {
 }
 
 log = logging.getLogger("samestep.evidence")
-
-
-class Text(TypedDict):
-    """The same words in both languages of the wiki."""
-
-    zh: str
-    en: str
 
 
 class Tolerance(TypedDict):

@@ -16,8 +16,8 @@ from typing import Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict
 
-from samestep.app.contract.languages import Name
-from samestep.app.evidence.bags import ConformanceRow, NotMeasured, Result, Text
+from samestep.app.contract.languages import Text
+from samestep.app.evidence.bags import ConformanceRow, NotMeasured, Result
 
 NAME = "conformance"
 Family = Literal["right", "wrong", "undefined"]
@@ -185,7 +185,7 @@ class Surprise(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    text: Name
+    text: Text
     report: str = ""
     chapter: str = ""
 
@@ -196,7 +196,7 @@ class FrameworkText(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
-    recipe: Name
+    recipe: Text
     code: str = ""
     calculator: str = ""
     surprise: tuple[Surprise, ...] = ()
@@ -207,8 +207,8 @@ class Unmeasured(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    what: Name
-    why: Name
+    what: Text
+    why: Text
 
 
 class Texts(BaseModel):
@@ -217,7 +217,7 @@ class Texts(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     framework: Mapping[str, FrameworkText]
-    verdict: Mapping[str, Name]
+    verdict: Mapping[str, Text]
     unmeasured: tuple[Unmeasured, ...] = ()
 
 

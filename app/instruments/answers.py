@@ -3,15 +3,12 @@ process and in the worker that takes large requests."""
 
 import csv
 import io
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl
 
-from pydantic import ValidationError
-
-from samestep.app.calculators import Calculator, registry
-from samestep.app.contract.errors import FieldError, InputError, RefusedError, given_twice, refused
+from samestep.app.calculators import registry
+from samestep.app.contract.errors import FieldError, RefusedError, named_once, refusing
 from samestep.app.contract.models import Result
 from samestep.app.instruments import states
 
@@ -28,22 +25,10 @@ class Answer:
 
 def fields_of(query_string: str) -> dict[str, str]:
     """The fields of an address; RefusedError when one stands twice."""
-    fields: dict[str, str] = {}
-    for name, value in parse_qsl(query_string, keep_blank_values=True):
-        if name in fields:
-            raise RefusedError([given_twice(name)])
-        fields[name] = value
+    fields, errors = named_once(parse_qsl(query_string, keep_blank_values=True))
+    if errors:
+        raise RefusedError(errors)
     return fields
-
-
-def view_of(calculator: Calculator, fields: Mapping[str, str]) -> Result:
-    """What the fields of an address show, of a panel or of a whole body; RefusedError, with all that is wrong."""
-    if states.is_general(fields):
-        return states.view_of(calculator, states.read(calculator, fields))
-    try:
-        return calculator.panel(calculator.query.model_validate(fields))
-    except (ValidationError, InputError) as error:
-        raise refused(error) from None
 
 
 def get(name: str, query_string: str, wants_csv: bool = False) -> Answer:
@@ -51,7 +36,7 @@ def get(name: str, query_string: str, wants_csv: bool = False) -> Answer:
     try:
         fields = fields_of(query_string)
         wants_csv = _wants_csv(fields.pop("format", None), wants_csv)
-        return _answer(view_of(registry()[name], fields), wants_csv)
+        return _answer(states.view_of(registry()[name], fields), wants_csv)
     except RefusedError as error:
         return Answer(422, JSON, error.as_json("query"))
 
@@ -67,9 +52,8 @@ def post(name: str, query_string: str, body: bytes, wants_csv: bool = False) -> 
             unknown = next(iter(fields))
             raise RefusedError([FieldError((unknown,), "extra_forbidden", "belongs in the body", "应放在请求体中")])
         door = "body"
-        return _answer(calculator.compute(calculator.inputs.model_validate_json(body)), wants_csv)
-    except (ValidationError, InputError) as error:
-        return Answer(422, JSON, refused(error).as_json(door))
+        with refusing():
+            return _answer(calculator.compute(calculator.inputs.model_validate_json(body)), wants_csv)
     except RefusedError as error:
         return Answer(422, JSON, error.as_json(door))
 

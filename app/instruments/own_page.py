@@ -14,12 +14,11 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import FormParser, parse_options_header
 
 from samestep.app.calculators import Calculator, registry
-from samestep.app.contract.errors import FieldError, RefusedError, given_twice, not_json
+from samestep.app.contract.errors import FieldError, RefusedError, named_once, not_json
 from samestep.app.contract.limits import LONGEST_ADDRESS
 from samestep.app.contract.models import Result
 from samestep.app.contract.paths import Leaf, leaves
 from samestep.app.instruments import states
-from samestep.app.instruments.answers import view_of
 from samestep.app.instruments.case_files import Case, CaseList, file_error, numbers_in, read_file
 from samestep.app.instruments.comparison import Comparison, compare
 from samestep.app.instruments.states import BodyState
@@ -107,26 +106,16 @@ def query_of(fields: Mapping[str, str]) -> str:
 
 def shown(calculator: Calculator, pairs: list[tuple[str, str]]) -> Shown:
     """The state of an address or form."""
-    fields, refusals = _fields_of(pairs)
+    fields, twice = named_once(pairs)
     expectation, wrong = _expectation(fields)
-    refusals += wrong
+    refusals = [*twice, *wrong]
     kept = {name: text for name, text in fields.items() if len(text) <= LONGEST_TEXT}
     state = Shown(calculator.name, kept, expectation=expectation, withheld=len(kept) < len(fields))
     try:
-        view = view_of(calculator, fields)
+        view = states.view_of(calculator, fields)
     except RefusedError as error:
         refusals += error.errors
     return replace(state, refusals=tuple(refusals)) if refusals else replace(state, view=view)
-
-
-def _fields_of(pairs: list[tuple[str, str]]) -> tuple[dict[str, str], list[FieldError]]:
-    fields: dict[str, str] = {}
-    refusals: list[FieldError] = []
-    for name, value in pairs:
-        if name in fields:
-            refusals.append(given_twice(name))
-        fields[name] = value
-    return fields, refusals
 
 
 def _expectation(fields: dict[str, str]) -> tuple[Expectation | None, list[FieldError]]:
@@ -192,7 +181,7 @@ def form_of(content_type: str, body: bytes) -> tuple[list[tuple[str, str]], byte
 
 
 def _opened(calculator: Calculator, pairs: list[tuple[str, str]], file: bytes, into: str) -> Shown:
-    fields, _ = _fields_of(pairs)
+    fields, _ = named_once(pairs)
     _expectation(fields)
     try:
         found = read_file(calculator, file, into, _body_of(calculator, fields))
@@ -223,7 +212,7 @@ def opened(case: Case) -> Shown:
     if long:
         state = replace(state, fields={n: t for n, t in state.fields.items() if len(t) <= LONGEST_TEXT})
     try:
-        return replace(state, view=states.view_of(calculator, case.state))
+        return replace(state, view=states.view_of_body(calculator, case.state))
     except RefusedError as error:
         return replace(state, refusals=error.errors)
 

@@ -14,10 +14,9 @@ from samestep.app.calculators import Calculator, registry
 from samestep.app.contract.errors import FieldError, RefusedError
 from samestep.app.contract.languages import Lang
 from samestep.app.contract.models import Result
-from samestep.app.instruments.answers import view_of
 from samestep.app.instruments.bench import Bench, bench_of, more_of
 from samestep.app.instruments.own_page import FILE, Shown, query_of
-from samestep.app.instruments.states import body_fields
+from samestep.app.instruments.states import body_fields, view_of
 from samestep.app.rendering.environment import block
 
 

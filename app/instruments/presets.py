@@ -6,19 +6,14 @@ from functools import lru_cache
 from pathlib import Path
 from urllib.parse import urlencode, urlsplit
 
-from pydantic import BaseModel, ConfigDict
-
+from samestep.app.contract.languages import Named
 from samestep.app.instruments.start import Expectation
 
 
-class Preset(BaseModel):
+class Preset(Named):
     """A state of a calculator and the public report or document that the situation stems from."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     calculator: str
-    zh: str
-    en: str
     source: str
     fields: Mapping[str, str]
     says: Expectation | None = None

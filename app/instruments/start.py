@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 
 from pydantic import BaseModel, ConfigDict
 
-from samestep.app.contract.languages import Name
+from samestep.app.contract.languages import Named, Text
 
 
 class _Value(BaseModel):
@@ -21,12 +21,10 @@ class Expectation(_Value):
     value: str
 
 
-class Answer(_Value):
+class Answer(Named):
     """One way on: the calculator's state, the fields that are asked for first, and the section that explains it."""
 
-    zh: str
-    en: str
-    why: Name
+    why: Text
     calculator: str
     fields: Mapping[str, str] = {}
     ask: tuple[str, ...] = ()
@@ -39,19 +37,17 @@ class Answer(_Value):
         return f"?{urlencode(self.fields)}" if self.fields else ""
 
 
-class Symptom(_Value):
+class Symptom(Named):
     """What a reader sees, and the answers to “when does it happen?”."""
 
     id: str
-    zh: str
-    en: str
     answer: tuple[Answer, ...]
 
 
 class Guide(_Value):
     """All symptoms in their order, and the labels of the fields that they ask for."""
 
-    field: Mapping[str, Name]
+    field: Mapping[str, Text]
     symptom: tuple[Symptom, ...]
 
 

@@ -9,17 +9,17 @@ own.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import from_json
 
 from samestep.app.calculators import Calculator
-from samestep.app.contract.errors import FieldError, InputError, RefusedError, not_json, refused
+from samestep.app.contract.errors import FieldError, InputError, RefusedError, not_json, refusing
 from samestep.app.contract.fields import JSON
 from samestep.app.contract.forms import Form, Kind, form_of
 from samestep.app.contract.models import Inputs, Result
@@ -202,11 +202,9 @@ def _cell_text(value: Any) -> str | None:
 
 def of_query(calculator: Calculator, fields: Mapping[str, str]) -> BodyState:
     """The body that a panel's state stands for; RefusedError where its fields do not."""
-    try:
+    with refusing():
         query = calculator.query.model_validate(fields)
         body = query.inputs().model_dump(mode="json", exclude_unset=True, exclude_none=True)
-    except (ValidationError, InputError) as error:
-        raise refused(error) from None
     return BodyState(_whole_numbers(body), getattr(query, "scheme", None))
 
 
@@ -224,27 +222,35 @@ def state_of(calculator: Calculator, fields: Mapping[str, str]) -> BodyState:
     return read(calculator, fields) if is_general(fields) else of_query(calculator, fields)
 
 
+def view_of(calculator: Calculator, fields: Mapping[str, str]) -> Result:
+    """What the fields of an address show, of a panel or of a whole body; RefusedError, with all that is wrong."""
+    if is_general(fields):
+        return view_of_body(calculator, read(calculator, fields))
+    with refusing():
+        return calculator.panel(calculator.query.model_validate(fields))
+
+
+def view_of_body(calculator: Calculator, state: BodyState) -> Result:
+    """What a page shows of a body; RefusedError names its fields as an address has them."""
+    with _in_address(calculator, state.body):
+        return calculator.present(calculator.inputs.model_validate(state.body), state.scheme)
+
+
 def inputs_of(calculator: Calculator, state: BodyState) -> Inputs:
-    """The body, validated; RefusedError names its fields as an address has them."""
-    try:
+    """The body, validated; RefusedError as in `view_of_body`."""
+    with _in_address(calculator, state.body):
         return calculator.inputs.model_validate(state.body)
-    except (ValidationError, InputError) as error:
-        raise _in_address(refused(error), calculator, state.body) from None
 
 
-def view_of(calculator: Calculator, state: BodyState) -> Result:
-    """What a page shows of a body; RefusedError as in `inputs_of`."""
-    inputs = inputs_of(calculator, state)
-    try:
-        return calculator.present(inputs, state.scheme)
-    except (ValidationError, InputError) as error:
-        raise _in_address(refused(error), calculator, state.body) from None
-
-
-def _in_address(error: RefusedError, calculator: Calculator, body: Mapping[str, Any]) -> RefusedError:
+@contextmanager
+def _in_address(calculator: Calculator, body: Mapping[str, Any]) -> Iterator[None]:
     """The errors of a body, by the names that the address has for its fields."""
-    at_the_top = {name for name in calculator.inputs.in_place if name not in body}
-    return RefusedError(_renamed(one, at_the_top) for one in error.errors)
+    try:
+        with refusing():
+            yield
+    except RefusedError as error:
+        at_the_top = {name for name in calculator.inputs.in_place if name not in body}
+        raise RefusedError(_renamed(one, at_the_top) for one in error.errors) from None
 
 
 def _renamed(error: FieldError, at_the_top: set[str]) -> FieldError:

@@ -45,10 +45,6 @@ class Window:
         """P."""
         return len(self.sizes)
 
-    @property
-    def is_vector(self) -> bool:
-        return self.gradient_sums.ndim == 2
-
     @cached_property
     def is_exact(self) -> bool:
         return self.counts.dtype == object

@@ -21,7 +21,7 @@ from markupsafe import Markup, escape
 
 from samestep.app.contract.languages import Lang
 from samestep.app.contract.limits import LONGEST_ADDRESS
-from samestep.app.contract.numbers import fraction_text
+from samestep.app.contract.numbers import fraction_text, replica_name
 from samestep.app.contract.paths import Leaf, reason_at, value_at
 from samestep.app.contract.rows import ROW_BREAKS, VALUE_BREAKS
 from samestep.app.rendering import scales
@@ -114,11 +114,6 @@ def reason_words(code: str, lang: Lang) -> str:
     """A reason code in words; a code that is not in the list is shown as it is."""
     words = REASONS.get(code)
     return code if words is None else words[lang != "zh"]
-
-
-def replica_name(index: int) -> str:
-    """A, B, … Z, then R26, R27, …: what replicas are called in tables and figures."""
-    return chr(ord("A") + index) if index < 26 else f"R{index}"
 
 
 def number(value: float | str | Fraction | None, signed: bool = False) -> str:

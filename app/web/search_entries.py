@@ -52,8 +52,8 @@ def _calculators(panels: Panels, lang: Lang) -> Iterator[Section]:
 
 def _start(content: Path, lang: Lang) -> Iterator[Section]:
     for symptom in load_guide(content).symptom:
-        title = symptom.zh if lang == "zh" else symptom.en
-        answers = [f"{answer.zh if lang == 'zh' else answer.en}\n\n{answer.why[lang]}" for answer in symptom.answer]
+        title = symptom[lang]
+        answers = [f"{answer[lang]}\n\n{answer.why[lang]}" for answer in symptom.answer]
         yield Section(lang, "start", title, "", symptom.id, "\n\n".join(answers), (), "start")
 
 

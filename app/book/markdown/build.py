@@ -12,6 +12,7 @@ from markdown_it.token import Token
 from samestep.app.book.markdown.glossary import Finder
 from samestep.app.book.markdown.pieces import CheckedNumber, Mistake, Ref, Reference
 from samestep.app.calculators import Calculator
+from samestep.app.contract.languages import Lang
 
 
 class DamagedEvidenceError(ValueError):
@@ -22,7 +23,7 @@ class DamagedEvidenceError(ValueError):
 class Context:
     """What a text may refer to beside itself."""
 
-    lang: str
+    lang: Lang
     calculators: Mapping[str, Calculator]
     evidence: Callable[[str], Any]
     """The parsed `result.json` of a published experiment, or None. Raises DamagedEvidenceError."""
@@ -66,7 +67,7 @@ class Build:
     """Ids of the glossary's terms that this text uses."""
 
     @property
-    def lang(self) -> str:
+    def lang(self) -> Lang:
         return self.context.lang
 
     def wrong(self, line: int, reason: str) -> None:

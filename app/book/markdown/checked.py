@@ -15,6 +15,7 @@ from markdown_it.token import Token
 from samestep.app.book.markdown.build import Build, DamagedEvidenceError, inline_tokens
 from samestep.app.book.markdown.pieces import CheckedNumber
 from samestep.app.book.markdown.states import state
+from samestep.app.contract.errors import named_once
 from samestep.app.contract.paths import NoSuchStepError, along
 
 _BINDING = {"calc", "evidence", "field"}
@@ -78,12 +79,10 @@ def _calculated(build: Build, quoted: str) -> tuple[str, Any]:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
     except ValueError:
         raise UnconfirmedError(f"has a state “{query}” that is not a=1&b=2") from None
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        raise UnconfirmedError(f"gives a field twice in “{query}”")
+    fields, twice = named_once(pairs)
     answer = state(calculator, fields)
-    for refusal in answer.refusals:
-        raise UnconfirmedError(f"asks {name} for what it refuses: {refusal.reason}")
+    for refusal in (*twice, *answer.refusals):
+        raise UnconfirmedError(f"asks {name} for what it refuses: {refusal.told}")
     address = f"/{build.lang}/calculators/{name}"
     return address + ("?" + urlencode(fields, safe=";,/:") if fields else ""), answer.view
 

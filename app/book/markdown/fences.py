@@ -80,7 +80,7 @@ def _calculator(build: Build, name: str, options: dict[str, object], body: str, 
     identifier = _identifier(build, options, name, line)
     fields = {key: _field(build, key, value, _line_of_key(body, key, line)) for key, value in options.items()}
     for refusal in state(calculator, fields).refusals:
-        build.wrong(_line_of_key(body, refusal.field, line), f"{name}: {refusal.reason}")
+        build.wrong(_line_of_key(body, refusal.field, line), f"{name}: {refusal.told}")
     build.refs.append(CalculatorRef(name, identifier, fields, line))
 
 

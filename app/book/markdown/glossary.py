@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from samestep.app.book.markdown.math import FormulaError, convert
 from samestep.app.book.markdown.pieces import Mistake
-from samestep.app.contract.languages import LANGUAGES, Lang, Name
+from samestep.app.contract.languages import LANGUAGES, Lang, Named, Text
 
 _ID = re.compile(r"[a-z][a-z0-9-]*")
 _LATIN = re.compile(r"[A-Za-z0-9]")
@@ -28,18 +28,18 @@ class ByLanguage(BaseModel):
     zh: tuple[str, ...] | None = None
     en: tuple[str, ...] | None = None
 
-    def __getitem__(self, lang: str) -> tuple[str, ...] | None:
+    def __getitem__(self, lang: Lang) -> tuple[str, ...] | None:
         return {"zh": self.zh, "en": self.en}[lang]
 
 
-class Term(Name):
+class Term(Named):
     """One entry. `symbols` are TeX; `derived` is `slug#section`; `forms` are the words that are this term in a text, in
     place of its name; `unlinked` are the slugs of chapters in which they mean something else; `also` are words under
     which readers may look for it.
     """
 
     group: str
-    definition: Name
+    definition: Text
     derived: str = Field(pattern=r"^[a-z0-9-]+#[a-z0-9_-]+$")
     symbols: tuple[str, ...] = ()
     forms: ByLanguage = ByLanguage()
@@ -53,7 +53,7 @@ class Term(Name):
     def _sought(self, lang: Lang) -> tuple[str, ...]:
         return self[lang], *self.words(lang), *(self.also[lang] or ())
 
-    def words(self, lang: str) -> tuple[str, ...]:
+    def words(self, lang: Lang) -> tuple[str, ...]:
         forms = self.forms[lang]
         return (self[lang],) if forms is None else forms
 
@@ -63,7 +63,7 @@ class Glossary(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    group: dict[str, Name] = {}
+    group: dict[str, Text] = {}
     term: dict[str, Term] = {}
     synonyms: tuple[tuple[str, ...], ...] = ()
     """Words that stand for each other when somebody searches, beside those of the terms."""
@@ -72,7 +72,7 @@ class Glossary(BaseModel):
         """Every group of words that find the same."""
         return [*(term.sought() for term in self.term.values()), *self.synonyms]
 
-    def finder(self, lang: str) -> "Finder":
+    def finder(self, lang: Lang) -> "Finder":
         words = [(form, identifier) for identifier, term in self.term.items() for form in term.words(lang)]
         words += [(form[0].upper() + form[1:], one) for form, one in words if form[0].isascii() and form[0].islower()]
         words.sort(key=lambda word: (word[0][0], -len(word[0])))
@@ -86,7 +86,7 @@ class Glossary(BaseModel):
 class Finder:
     """Finds terms in a text of one language: the group of `pattern` that matched says whose word it was."""
 
-    lang: str
+    lang: Lang
     terms: Mapping[str, Term]
     pattern: re.Pattern[str]
     owners: tuple[str, ...]

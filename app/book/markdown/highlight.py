@@ -12,6 +12,7 @@ from pygments.token import STANDARD_TYPES, Comment, Generic, Keyword, Name, Numb
 from pygments.util import ClassNotFound
 
 from samestep.app.book.markdown.words import word
+from samestep.app.contract.languages import Lang
 
 _WIDE = 40
 """Lines longer than this scroll on a phone."""
@@ -55,7 +56,7 @@ class Dark(Style):
     }
 
 
-def code_block(text: str, language: str, lang: str) -> str:
+def code_block(text: str, language: str, lang: Lang) -> str:
     """The `<pre>` of a code block; `language` may be empty. Raises UnknownLanguageError."""
     try:
         lexer = get_lexer_by_name(language or "text", stripnl=False)

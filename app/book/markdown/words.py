@@ -2,7 +2,9 @@
 
 from typing import Final
 
-WORDS: Final[dict[str, dict[str, str]]] = {
+from samestep.app.contract.languages import Lang, Text
+
+WORDS: Final[dict[str, Text]] = {
     "note": {"zh": "说明", "en": "Note"},
     "warning": {"zh": "注意", "en": "Warning"},
     "conclusion": {"zh": "结论", "en": "Conclusion"},
@@ -21,5 +23,5 @@ WORDS: Final[dict[str, dict[str, str]]] = {
 }
 
 
-def word(name: str, lang: str, *values: object) -> str:
+def word(name: str, lang: Lang, *values: object) -> str:
     return WORDS[name][lang].format(*values)

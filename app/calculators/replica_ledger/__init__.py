@@ -28,6 +28,7 @@ from samestep.app.contract.fields import JSON, NonNegative, OptionalRowsText, Re
 from samestep.app.contract.forms import Form
 from samestep.app.contract.limits import MAX_LISTED_CELLS, MAX_RANKS
 from samestep.app.contract.models import Inputs as InputsBase, Query as QueryBase, Reason, chosen
+from samestep.app.contract.numbers import replica_name
 from samestep.app.contract.rows import Rows, numbers_in_json
 from samestep.app.mathematics.window import REPLICA, Window
 
@@ -292,7 +293,7 @@ def _rows(
         reason = "zero_count"
     return [
         Row(
-            name=chr(ord("A") + r) if window.replicas <= 26 else str(r),
+            name=replica_name(r),
             n=n,
             gradient=as_float(gradient),
             gradient_sum=as_float(sums[r]),

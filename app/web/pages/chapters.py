@@ -1,7 +1,6 @@
 """Chapters: their text with the panels in the state of the address and the evidence as it stands now."""
 
 from collections.abc import Iterable
-from typing import cast
 from urllib.parse import parse_qsl
 
 from markupsafe import Markup
@@ -13,7 +12,7 @@ from starlette.routing import Route
 from samestep.app.book.chapter import Chapter
 from samestep.app.book.markdown.pieces import CalculatorRef, EvidenceRef, FigureRef
 from samestep.app.calculators import registry
-from samestep.app.contract.errors import FieldError, given_twice
+from samestep.app.contract.errors import FieldError, named_once
 from samestep.app.contract.languages import Lang
 from samestep.app.instruments.panels import Panel
 from samestep.app.web.pages.experiments import Found
@@ -68,7 +67,7 @@ def pieces_of(site: Site, chapter: Chapter, query: str) -> list[Panel | Markup]:
     refs = {piece.id: piece for piece in chapter.pieces if isinstance(piece, CalculatorRef)}
     given, refusals = _given(refs, query)
     place = site.url(chapter.path)
-    lang = cast(Lang, chapter.lang)
+    lang = chapter.lang
     pieces: list[Panel | Markup] = []
     for piece in chapter.pieces:
         if isinstance(piece, CalculatorRef):
@@ -93,17 +92,15 @@ def pieces_of(site: Site, chapter: Chapter, query: str) -> list[Panel | Markup]:
     return pieces
 
 
-def _given(refs: Iterable[str], query: str) -> tuple[dict[str, dict[str, str]], dict[str, list[FieldError]]]:
+def _given(refs: Iterable[str], query: str) -> tuple[dict[str, dict[str, str]], dict[str, tuple[FieldError, ...]]]:
     """What the address says of each panel, by its id, and what is wrong with saying it."""
-    given: dict[str, dict[str, str]] = {id_: {} for id_ in refs}
-    refusals: dict[str, list[FieldError]] = {id_: [] for id_ in refs}
+    pairs: dict[str, list[tuple[str, str]]] = {id_: [] for id_ in refs}
     for name, value in parse_qsl(query, keep_blank_values=True):
         panel, _, field = name.partition(".")
-        if panel in given and field:
-            if field in given[panel]:
-                refusals[panel].append(given_twice(field))
-            given[panel][field] = value
-    return given, refusals
+        if panel in pairs and field:
+            pairs[panel].append((field, value))
+    read = {panel: named_once(found) for panel, found in pairs.items()}
+    return {panel: fields for panel, (fields, _) in read.items()}, {panel: twice for panel, (_, twice) in read.items()}
 
 
 def evidence_of(site: Site, ref: EvidenceRef, lang: Lang) -> Markup:

@@ -1,7 +1,5 @@
 """All chapters on one page, for print and for reading offline."""
 
-from typing import cast
-
 from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import Response
@@ -43,7 +41,7 @@ class WholeBookPages:
 
     def _bound(self, book: Book, chapter: Chapter) -> Markup:
         """A chapter as a part of the whole: its panels as results without controls."""
-        lang = cast(Lang, chapter.lang)
+        lang = chapter.lang
         pieces = [
             self._still(one, lang) if isinstance(one, Panel) else str(one) for one in pieces_of(self._site, chapter, "")
         ]
