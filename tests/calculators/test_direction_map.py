@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 
 from samestep.app.calculators import replica_ledger
 from samestep.app.calculators.direction_map import Inputs, Query, compute
-from samestep.app.calculators.direction_map.direction_grid import direction_map
+from samestep.app.calculators.direction_map.grid import direction_map
 from tests.kit import Asked
 
 asked = Asked("direction_map")

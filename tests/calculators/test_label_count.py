@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 from torch.nn.functional import cross_entropy
 
 from samestep.app.calculators.label_count import MAX_ROWS, Inputs, compute, present
-from samestep.app.calculators.label_count.label_rules import RULES
+from samestep.app.calculators.label_count.rules import RULES
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.limits import MAX_LISTED_CELLS
 from tests.kit import Asked, Body

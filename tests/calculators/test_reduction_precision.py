@@ -13,8 +13,8 @@ from hypothesis import given, settings, strategies as st
 from starlette.testclient import TestClient
 from torch.distributed.algorithms._comm_hooks.default_hooks import DefaultState
 
-from samestep.app.calculators.reduction_precision.float_formats import FORMATS, FormatName
-from samestep.app.calculators.reduction_precision.low_precision_sum import added, divided
+from samestep.app.calculators.reduction_precision.formats import FORMATS, FormatName
+from samestep.app.calculators.reduction_precision.sums import added, divided
 from tests.kit import Answer, Asked, cases
 
 asked = Asked("reduction_precision")

@@ -38,7 +38,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field, ValidationError
 
-from samestep.app.calculators.batch_noise.length_population import Population, TokenModel
+from samestep.app.calculators.batch_noise.population import Population, TokenModel
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.fields import NonNegative, Real, number, numbers, whole_numbers
 from samestep.app.contract.limits import MAX_EXACT_CELLS

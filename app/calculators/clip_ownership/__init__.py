@@ -25,7 +25,9 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from samestep.app.calculators.clip_ownership.clip_listing import (
+from samestep.app.calculators.clip_ownership.clipping import ClippingRule
+from samestep.app.calculators.clip_ownership.copies import Copies, GradientCopy
+from samestep.app.calculators.clip_ownership.listing import (
     Row,
     Square,
     UnscaledGradient,
@@ -33,7 +35,7 @@ from samestep.app.calculators.clip_ownership.clip_listing import (
     squares_of,
     unscaled_gradients,
 )
-from samestep.app.calculators.clip_ownership.clip_schemes import (
+from samestep.app.calculators.clip_ownership.schemes import (
     NamedGradient,
     NamedParam,
     Norm,
@@ -41,8 +43,6 @@ from samestep.app.calculators.clip_ownership.clip_schemes import (
     SchemeResult,
     scheme_results,
 )
-from samestep.app.calculators.clip_ownership.clipping import ClippingRule
-from samestep.app.calculators.clip_ownership.gradient_copies import Copies, GradientCopy
 from samestep.app.contract.arrays import Floats
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.fields import (

@@ -2,7 +2,7 @@
 
 Words and symbols: replicas A and B hold a and b valid tokens, the loss per token is ½(θ − t)² with the targets t_A and
 t_B, so that the gradients per token are g_A = θ − t_A and g_B = θ − t_B. The right gradient is the mean over all
-tokens, the implementation in question averages each replica and then the replicas (see `direction_grid`). The formulas
+tokens, the implementation in question averages each replica and then the replicas (see `grid`). The formulas
 follow from the definition of a mean; single states of the same two replicas are those of `replica_ledger`.
 """
 
@@ -14,7 +14,7 @@ from typing import Annotated, get_args
 
 from pydantic import Field, model_validator
 
-from samestep.app.calculators.direction_map.direction_grid import Direction, Kind, Magnitude, direction_map
+from samestep.app.calculators.direction_map.grid import Direction, Kind, Magnitude, direction_map
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.fields import Real, whole_number
 from samestep.app.contract.models import (

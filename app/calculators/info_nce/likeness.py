@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from samestep.app.calculators.info_nce.embeddings import Embeddings
-from samestep.app.calculators.info_nce.gather_flows import Outcomes
+from samestep.app.calculators.info_nce.flows import Outcomes
 from samestep.app.calculators.info_nce.unit_vectors import lengths_of
 from samestep.app.contract.arrays import Floats
 

@@ -1,7 +1,7 @@
 """How many labels a window has, by the right rule and by the usual wrong ones, and what that does to the gradient.
 
 Words and symbols: `cells` are [rank][microstep][row]; n_rk is the number of labels that the loss of cell (r, k) sums
-over, N = sum n_rk. `label_rows` says what a row is, `label_rules` what each rule counts; m_rk and M = sum m_rk are the
+over, N = sum n_rk. `rows` says what a row is, `rules` what each rule counts; m_rk and M = sum m_rk are the
 counts by a wrong rule. A loss sums over the labels that it sees whatever was counted beside it, so that
 
     every label's gradient divided by M instead of N    all of it by one `factor` N/M
@@ -20,9 +20,9 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from samestep.app.calculators.label_count.label_rows import Floats, Ints, Length, PadId, PadTo, Row, Runs, lay_out
-from samestep.app.calculators.label_count.label_rules import RULES, SchemeName, counts, stretches
-from samestep.app.calculators.label_count.label_text import LabelsText, LengthsText, Nested, PromptsText
+from samestep.app.calculators.label_count.rows import Floats, Ints, Length, PadId, PadTo, Row, Runs, lay_out
+from samestep.app.calculators.label_count.rules import RULES, SchemeName, counts, stretches
+from samestep.app.calculators.label_count.texts import LabelsText, LengthsText, Nested, PromptsText
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.fields import JSON, OrBlank
 from samestep.app.contract.limits import MAX_LISTED_CELLS, MAX_RANKS
@@ -71,7 +71,7 @@ class Inputs(InputsBase):
 
 
 class Query(QueryBase):
-    """The panel: lengths and prompts in `label_text`'s grammar, or label lists in their place, and the rule to look at.
+    """The panel: lengths and prompts in `texts`'s grammar, or label lists in their place, and the rule to look at.
 
     One prompt stands for all sequences.
     """

@@ -27,9 +27,9 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
 
-from samestep.app.calculators.objective_weights.compared_window import ComparedWindow, Counterexample, Tried, tried
-from samestep.app.calculators.objective_weights.sequence_cells import MAX_LENGTH, OptionalSequences, Sequences
-from samestep.app.calculators.objective_weights.sequence_partition import (
+from samestep.app.calculators.objective_weights.cells import MAX_LENGTH, OptionalSequences, Sequences
+from samestep.app.calculators.objective_weights.compared import ComparedWindow, Counterexample, Tried, tried
+from samestep.app.calculators.objective_weights.partition import (
     OBJECTIVES,
     PLACEMENTS,
     Ints,
@@ -37,7 +37,7 @@ from samestep.app.calculators.objective_weights.sequence_partition import (
     Partition,
     Placement,
 )
-from samestep.app.calculators.objective_weights.token_weights import TokenWeights
+from samestep.app.calculators.objective_weights.weights import TokenWeights
 from samestep.app.contract.fields import whole_number
 from samestep.app.contract.limits import MAX_LISTED_CELLS
 from samestep.app.contract.models import (

@@ -18,8 +18,8 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field, StrictBool
 
+from samestep.app.calculators.overflow_skip.gradients import ScaledGradients
 from samestep.app.calculators.overflow_skip.loss_scaler import Flags, LossScaler, Scales
-from samestep.app.calculators.overflow_skip.scaled_gradients import ScaledGradients
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.fields import ExtendedRowsText, RawExtendedMatrix, RawMatrix, Real, RowsText, whole_number
 from samestep.app.contract.limits import MAX_RANKS

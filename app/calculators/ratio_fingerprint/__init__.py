@@ -9,7 +9,7 @@ its loss, the norm of its gradient, or some entries of the gradient g. With entr
 so that a pure scale error has the residual 0 and its factor as ratio; without entries the ratio is that of the norms,
 or of the losses. `per_rank` and `per_cell` hold mean gradient and loss of a rank's or cell's own tokens; from them and
 the counts follow the predictions of the faults that only weight cells wrongly. The hypotheses are those of
-`fault_hypotheses`, the ranking that of `fault_ranking`; nothing here is a table of ratios. Sources of the faults: the
+`hypotheses`, the ranking that of `ranking`; nothing here is a table of ratios. Sources of the faults: the
 mean that the objective defines, DDP's average over ranks and `clip_grad_norm_`'s norm (PyTorch documentation).
 """
 
@@ -18,22 +18,12 @@ from typing import Literal
 import numpy as np
 from pydantic import ValidationError
 
-from samestep.app.calculators.ratio_fingerprint.fault_evidence import Channel, Numbers, evidence_of
-from samestep.app.calculators.ratio_fingerprint.fault_hypotheses import Evidence, Hypothesis
-from samestep.app.calculators.ratio_fingerprint.fault_ranking import Candidate, Ranking, rank
-from samestep.app.calculators.ratio_fingerprint.fingerprint_fields import (
-    Ask,
-    Cause,
-    Entry,
-    Inputs,
-    Mark,
-    Next,
-    Number,
-    Query,
-    Ratios,
-    Result,
-)
+from samestep.app.calculators.ratio_fingerprint.evidence import Channel, Numbers, evidence_of
+from samestep.app.calculators.ratio_fingerprint.hypotheses import Evidence, Hypothesis
+from samestep.app.calculators.ratio_fingerprint.inputs import Inputs, Query
 from samestep.app.calculators.ratio_fingerprint.monomials import SINGLES, Monomial
+from samestep.app.calculators.ratio_fingerprint.ranking import Candidate, Ranking, rank
+from samestep.app.calculators.ratio_fingerprint.results import Ask, Cause, Entry, Mark, Next, Number, Ratios, Result
 from samestep.app.calculators.ratio_fingerprint.separating import coprime_choice
 from samestep.app.contract.arrays import Floats
 from samestep.app.contract.errors import InputError

@@ -11,7 +11,7 @@ Words and symbols: rank r of P holds x_r (`values`, read exactly and rounded to 
                       divide P: `_get_gradient_divide_factors` of FSDP2, torch 2.13, and `gradient_predivide_factor` of
                       Horovod for a number of one's own
 
-Three ways to take the sum (`accumulation`, see `low_precision_sum`): the exact one rounded once, rank after rank as in
+Three ways to take the sum (`accumulation`, see `sums`): the exact one rounded once, rank after rank as in
 a ring, or in pairs as in a tree; the last two round after every addition. What a network does is one of these or
 between them.
 
@@ -30,8 +30,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from samestep.app.calculators.reduction_precision.float_formats import FORMATS, FloatFormat, FormatName
-from samestep.app.calculators.reduction_precision.low_precision_sum import (
+from samestep.app.calculators.reduction_precision.formats import FORMATS, FloatFormat, FormatName
+from samestep.app.calculators.reduction_precision.sums import (
     ORDERS,
     Norms,
     Order,

@@ -23,7 +23,7 @@ import numpy as np
 from pydantic import Field
 
 from samestep.app.calculators.sampler_padding.distributed_sampler import Indices, deal, order
-from samestep.app.calculators.sampler_padding.sample_means import Mean, Samples
+from samestep.app.calculators.sampler_padding.means import Mean, Samples
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.fields import Flag, OrBlank, RawList, Real, numbers, whole_number
 from samestep.app.contract.limits import MAX_CELLS, MAX_EXACT_CELLS, MAX_LISTED_CELLS, MAX_RANKS

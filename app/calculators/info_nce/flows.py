@@ -18,7 +18,7 @@ from typing import Literal
 import numpy as np
 
 from samestep.app.calculators.info_nce.embeddings import Direction, Embeddings
-from samestep.app.calculators.info_nce.gather_schemes import Scheme
+from samestep.app.calculators.info_nce.schemes import Scheme
 from samestep.app.calculators.info_nce.softmax import Sums, gathered, local
 from samestep.app.contract.arrays import Floats
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from samestep.app.calculators.ratio_fingerprint.fault_hypotheses import Evidence, distance
+from samestep.app.calculators.ratio_fingerprint.hypotheses import Evidence, distance
 from samestep.app.calculators.ratio_fingerprint.window_faults import Counts, Units, right_values
 from samestep.app.contract.arrays import Floats
 from samestep.app.contract.errors import InputError

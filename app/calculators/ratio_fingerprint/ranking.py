@@ -1,6 +1,6 @@
 """Which faults explain the numbers that were seen: every one alone and two together, ranked by fit.
 
-Each hypothesis (see `fault_hypotheses`) predicts the observed gradient entries, gradient norm and loss from the right
+Each hypothesis (see `hypotheses`) predicts the observed gradient entries, gradient norm and loss from the right
 ones. Its error e is the root mean square of the relative errors of gradient and norm (of the loss, if that is all there
 is), and
 
@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from samestep.app.calculators.ratio_fingerprint.fault_hypotheses import (
+from samestep.app.calculators.ratio_fingerprint.hypotheses import (
     LOSS_TOLERANCE,
     Evidence,
     Hypothesis,

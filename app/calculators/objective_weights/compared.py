@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from samestep.app.calculators.objective_weights.sequence_partition import (
+from samestep.app.calculators.objective_weights.partition import (
     Cells,
     Name,
     Objective,
@@ -10,7 +10,7 @@ from samestep.app.calculators.objective_weights.sequence_partition import (
     Placement,
     matched,
 )
-from samestep.app.calculators.objective_weights.token_weights import TokenWeights
+from samestep.app.calculators.objective_weights.weights import TokenWeights
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.models import Result
 from samestep.app.contract.numbers import fraction_text

@@ -1,7 +1,7 @@
 """How labels are counted: the rule that agrees with the loss, and those that are often used instead.
 
 A rule is the first position of every sequence that it counts, and four yes-or-no questions. With i a position in its
-sequence and j in its row (`label_rows`), cross-entropy on logits[:-1] against labels[1:] sees the labels at j >= 1; at
+sequence and j in its row (`rows`), cross-entropy on logits[:-1] against labels[1:] sees the labels at j >= 1; at
 a packing boundary (i = 0 of a later sequence) the label is masked, or else predicted from the neighbour's end.
 """
 
@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from samestep.app.calculators.label_count.label_rows import Flags, Ints, Runs
+from samestep.app.calculators.label_count.rows import Flags, Ints, Runs
 
 SchemeName = Literal[
     "after_shift",

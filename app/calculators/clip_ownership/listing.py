@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from samestep.app.calculators.clip_ownership.clip_schemes import Norm, SchemeResult
-from samestep.app.calculators.clip_ownership.gradient_copies import Copies
+from samestep.app.calculators.clip_ownership.copies import Copies
+from samestep.app.calculators.clip_ownership.schemes import Norm, SchemeResult
 from samestep.app.contract.arrays import Floats
 from samestep.app.contract.models import Reason, Result
 from samestep.app.contract.numbers import finite_or_name

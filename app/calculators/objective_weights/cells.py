@@ -4,7 +4,7 @@ import re
 from itertools import chain
 from typing import Annotated, Any
 
-from samestep.app.calculators.objective_weights.sequence_partition import (
+from samestep.app.calculators.objective_weights.partition import (
     MAX_SEQUENCES,
     MAX_TOKENS,
     Cells,

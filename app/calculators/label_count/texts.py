@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from typing import Annotated, TypeVar
 
-from samestep.app.calculators.label_count.label_rows import MAX_LENGTH
+from samestep.app.calculators.label_count.rows import MAX_LENGTH
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.forms import Form, blank_to_none
 from samestep.app.contract.numbers import bounded, whole

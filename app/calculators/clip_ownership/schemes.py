@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from samestep.app.calculators.clip_ownership.clipping import ClippingRule
-from samestep.app.calculators.clip_ownership.gradient_copies import Copies
+from samestep.app.calculators.clip_ownership.copies import Copies
 from samestep.app.contract.arrays import Floats
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.models import Reason, Result

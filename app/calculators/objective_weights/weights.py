@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from samestep.app.calculators.objective_weights.sequence_partition import Factors, Ints, Objective, Partition, Placement
+from samestep.app.calculators.objective_weights.partition import Factors, Ints, Objective, Partition, Placement
 
 
 class TokenWeights:
