@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from samestep.app.contract.languages import LANGUAGES
 from tests.book_claims.chapter_programs import printed, printed_by_processes, programs, without_words
@@ -59,6 +60,31 @@ def test_the_regression_test_of_the_case_passes_and_a_replica_without_labels_tak
     exec(compile(program.replace("COUNTS = [2, 8]", "COUNTS = [5, 5]"), "chapter", "exec"), even)
     with pytest.raises(AssertionError):
         even["test_the_fixture_would_catch_a_flip"]()
+
+
+def test_contracted_derivatives_agree_where_no_path_is_cut_and_uneven_ranks_escape_them() -> None:
+    """Chapter 30, with the three ranks of its third exercise and the line that repairs them."""
+    (program,) = programs("infonce-derivatives", "en")
+    signs = re.compile(r"[-+]\d+\.\d+")
+    answers = [(signs.findall(line), line.split()[-1]) for line in printed(program)]
+    assert [verdict for _, verdict in answers] == ["agree", "DISAGREE", "DISAGREE", "DISAGREE"]
+    assert set(answers[0][0]) == {"-0.292850"}
+    assert answers[3][0] == ["-0.292850", "-0.292850", "-1.171400"]
+    dealt = program.replace("P, rows = 4, torch.arange(4).chunk(4)", "P, rows = 3, torch.arange(4).split([1, 1, 2])")
+    assert dealt != program
+    first = printed(dealt)[0]
+    assert set(signs.findall(first)) == {"-0.289101"}
+    assert first.split()[-1] == "agree"
+    repaired = dealt.replace("per_query[own].mean()", "per_query[own].sum() * P / len(a)")
+    assert repaired != dealt
+    assert set(signs.findall(printed(repaired)[0])) == {"-0.292850"}
+
+
+def test_a_gradient_of_4e_minus_34_is_zero_in_float16_alone() -> None:
+    """Chapter 30: at a temperature of 0.01."""
+    gradient = torch.tensor(3.6097e-34)
+    assert gradient.to(torch.float16) == 0
+    assert gradient.to(torch.bfloat16) > 3.5e-34
 
 
 def test_weights_are_read_where_cells_add_up_and_a_rest_is_left_where_they_do_not() -> None:
