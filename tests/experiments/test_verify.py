@@ -1,6 +1,7 @@
 """Published evidence from end to end in a checkout of its own: publish, verify, repeat, and every kind of damage."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -23,8 +24,8 @@ NAME = "clip_ownership"
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the sources, committed, in which the quickest experiment was published by the command line."""
     root = tmp_path_factory.mktemp("checkout")
-    for name in ("app", "experiments"):
-        shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("app", "experiments", ".src"):
+        shutil.copytree(ROOT / name, root / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     (root / "content" / "evidence").mkdir(parents=True)
     (root / ".gitignore").write_text("__pycache__/\n")
     identity = ["-c", "user.name=T", "-c", "user.email=t@example.org"]
@@ -37,7 +38,12 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def lab(root: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "experiments", *arguments]
-    return subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=150)
+    return subprocess.run(command, cwd=root, env=using(root), capture_output=True, text=True, timeout=150)
+
+
+def using(root: Path) -> dict[str, str]:
+    """An environment in which the package is that checkout's, not the one that is installed."""
+    return {**os.environ, "PYTHONPATH": str(root / ".src")}
 
 
 @pytest.fixture
@@ -60,7 +66,8 @@ def test_verify_passes_in_seconds_without_torch(checkout: Path) -> None:
         f"code = main(['verify', '{NAME}']); assert 'torch' not in sys.modules; sys.exit(code)"
     )
     began = time.monotonic()
-    done = subprocess.run([sys.executable, "-c", program], cwd=checkout, capture_output=True, text=True, timeout=60)
+    command, here = [sys.executable, "-c", program], using(checkout)
+    done = subprocess.run(command, cwd=checkout, env=here, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith(f"ok   {NAME}: ")
     assert time.monotonic() - began < 5
