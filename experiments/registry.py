@@ -21,6 +21,7 @@ class Experiment:
     """`processes`: how many it takes unless told otherwise. `needs`: experiments whose published files it reads.
 
     `alone`: it takes long, and ranks that it does not use would have to wait; so it gets processes of its own.
+    `training`: it makes what others read, and takes minutes; `run --all` leaves it out.
     `launcher`: the module whose `run` starts these processes itself; None: `ranks.launch` starts them.
     """
 
@@ -31,6 +32,7 @@ class Experiment:
     corpus: bool
     alone: bool
     launcher: str | None
+    training: bool
 
     @property
     def module(self) -> str:
@@ -61,6 +63,7 @@ def experiments() -> dict[str, Experiment]:
                 corpus=cast(bool, constants.get("CORPUS", False)),
                 alone=cast(bool, constants.get("ALONE", False)),
                 launcher=cast(str | None, constants.get("LAUNCHER")),
+                training=cast(bool, constants.get("TRAINING", False)),
             )
     return found
 
@@ -75,7 +78,7 @@ def _constants(place: Path) -> dict[str, object]:
             target, value = statement.target.id, statement.value
         else:
             continue
-        if target in ("QUESTION", "PROCESSES", "NEEDS", "CORPUS", "ALONE", "LAUNCHER"):
+        if target in ("QUESTION", "PROCESSES", "NEEDS", "CORPUS", "ALONE", "LAUNCHER", "TRAINING"):
             constants[target] = ast.literal_eval(value)
     return constants
 

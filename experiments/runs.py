@@ -34,7 +34,7 @@ class Launch:
 
 
 def chosen(names: Iterable[str], everything: bool, *, training: bool) -> list[Experiment]:
-    """The experiments of these names, or all of them (with `train_tiny` only if `training`); needed ones first."""
+    """The experiments of these names, or all of them (with trainings only if `training`); needed ones first."""
     known = experiments()
     names = list(names)
     if bool(names) == everything:
@@ -42,13 +42,9 @@ def chosen(names: Iterable[str], everything: bool, *, training: bool) -> list[Ex
     if unknown := [name for name in names if name not in known]:
         raise CannotRunError(f"there is no experiment {', '.join(unknown)}; there are {', '.join(known)}")
     if everything:
-        names = [name for name, each in known.items() if training or not is_training(each)]
+        names = [name for name, each in known.items() if training or not each.training]
     wanted = [known[name] for name in dict.fromkeys(names)]
     return sorted(wanted, key=lambda each: (each.alone, bool(each.needs)))
-
-
-def is_training(experiment: Experiment) -> bool:
-    return experiment.name == "train_tiny"
 
 
 def plan(wanted: Iterable[Experiment], asked: int | None) -> list[Launch]:

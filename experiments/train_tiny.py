@@ -45,6 +45,7 @@ QUESTION: Text = {
 PROCESSES = 2
 ALONE = True
 CORPUS = True
+TRAINING = True
 SCOPE: Text = {
     "zh": "CPU、float64、单线程、固定种子、无 dropout。权重只是固定的公开起点，不代表模型质量。",
     "en": "CPU, float64, one thread, fixed seeds, no dropout. The weights are a fixed, public starting point, "
