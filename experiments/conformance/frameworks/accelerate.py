@@ -31,11 +31,8 @@ SETTINGS = (
             "model returns when it is given labels.",
         },
         {
-            "A": "microbatch_equal",
-            "B": "microbatch_equal",
-            "C": "microbatch_equal",
+            **dict.fromkeys("ABCDE", "microbatch_equal"),
             "D": "microbatch_equal*1/K",
-            "E": "microbatch_equal",
             "F": "moved",
             "clip": "true_norm",
         },
@@ -49,14 +46,7 @@ SETTINGS = (
             "en": "Fetch the micro-batches of a window first, gather the count N of valid labels, then call backward "
             "on the summed loss × K × P / N: backward() divides by K, DDP by P.",
         },
-        {
-            "A": "global_token_mean",
-            "B": "global_token_mean",
-            "C": "global_token_mean",
-            "D": "global_token_mean",
-            "E": "global_token_mean",
-            "clip": "true_norm",
-        },
+        {**dict.fromkeys("ABCDE", "global_token_mean"), "clip": "true_norm"},
     ),
 )
 

@@ -29,14 +29,7 @@ from samestep.experiments.conformance.frameworks.bigram_training import (
 from samestep.experiments.conformance.reader import Bigram, Tokens
 from samestep.experiments.conformance.scenarios import Kind, Scenario
 
-MEAN = {
-    "A": "microbatch_equal",
-    "B": "microbatch_equal",
-    "C": "microbatch_equal",
-    "D": "leaking",
-    "E": "microbatch_equal",
-    "F": "moved",
-}
+MEAN = {**dict.fromkeys("ABCDE", "microbatch_equal"), "D": "leaking", "F": "moved"}
 ZERO = {"zero0": 0, "zero1": 1, "zero2": 2, "zero3": 3}
 """ZeRO's stage in the settings that are about it; all others have stage 1."""
 NEXT = ((1, 1), (1, 1))

@@ -26,13 +26,7 @@ from samestep.experiments.conformance.frameworks.bigram_training import (
 from samestep.experiments.conformance.reader import Bigram
 from samestep.experiments.conformance.scenarios import Kind, Scenario
 
-MEAN = {
-    "A": "microbatch_equal",
-    "B": "microbatch_equal",
-    "C": "microbatch_equal",
-    "D": "microbatch_equal*1/K",
-    "E": "microbatch_equal",
-}
+MEAN = {**dict.fromkeys("ABCDE", "microbatch_equal"), "D": "microbatch_equal*1/K"}
 SETTINGS = (
     Setting(
         "trainer_mean",

@@ -14,7 +14,7 @@ from torch.nn import functional
 from torch.utils.data import SequentialSampler
 from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback
 
-from samestep.experiments.conformance.adapter import Clipping, Coefficients, Measurement
+from samestep.experiments.conformance.adapter import Clipping, Coefficients, Measurement, Setting
 from samestep.experiments.conformance.frameworks.bigram_training import State, clipping, state, state_change
 from samestep.experiments.conformance.reader import IGNORED, by_cell, tomography
 from samestep.experiments.conformance.scenarios import Kind, Scenario
@@ -25,6 +25,17 @@ TOLERANCE = 1e-6
 LEARNING_RATE = 0.1
 MAX_NORM = 0.1
 Sample = Mapping[str, Tensor]
+AVERAGE_OFF = Setting(
+    "average_off",
+    {"zh": "average_tokens_across_devices=False", "en": "average_tokens_across_devices=False"},
+    {
+        "zh": "每张卡只数自己的标签：各卡的均值再取平均。",
+        "en": "Every rank counts its own labels only: the mean of the ranks' means.",
+    },
+    {**dict.fromkeys("ABCDE", "replica_equal"), "F": "moved"},
+    tolerance=TOLERANCE,
+)
+"""A setting that all of these trainers have."""
 
 
 def config() -> LlamaConfig:

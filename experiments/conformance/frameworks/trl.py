@@ -26,16 +26,7 @@ SETTINGS = (
         {**dict.fromkeys("ABCDE", "global_token_mean"), "F": "moved", "clip": "true_norm"},
         tolerance=tiny_llama.TOLERANCE,
     ),
-    Setting(
-        "average_off",
-        {"zh": "average_tokens_across_devices=False", "en": "average_tokens_across_devices=False"},
-        {
-            "zh": "每张卡只数自己的标签：各卡的均值再取平均。",
-            "en": "Every rank counts its own labels only: the mean of the ranks' means.",
-        },
-        {**dict.fromkeys("ABCDE", "replica_equal"), "F": "moved"},
-        tolerance=tiny_llama.TOLERANCE,
-    ),
+    tiny_llama.AVERAGE_OFF,
 )
 
 
