@@ -81,6 +81,7 @@ class Session:
         calls.install(self.patches)
         if self.order.eager:
             torch.compiler.set_stance("force_eager")
+            self.patches.later(lambda: torch.compiler.set_stance("default"))
         threading.Thread(target=self._pulse, name="samestep-watch", daemon=True).start()
 
     @property

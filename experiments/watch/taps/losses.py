@@ -126,7 +126,7 @@ def _nll(node: Node) -> tuple[Source, Remove | None]:
     importance = None if weight is None else weight.detach().double()[target.clamp(min=0)] * valid
     source = Source(
         "nll_loss", node, reduction=reduction, valid=valid.reshape(-1), target=target.detach().reshape(-1),
-        shape=tuple(target.shape) if target.dim() > 1 else _rows_and_columns(node) or tuple(target.shape),
+        shape=_without_ones(target) if target.dim() > 1 else _rows_and_columns(node) or tuple(target.shape),
         importance=None if importance is None else importance.reshape(-1), classes=_classes(node),
     )  # fmt: skip
 
@@ -255,6 +255,11 @@ def _known_target(node: Node) -> Target | None:
         "nll_loss", saved._saved_target, _signed(saved._saved_ignore_index), REDUCTIONS[saved._saved_reduction],
         saved._saved_weight,
     )  # fmt: skip
+
+
+def _without_ones(target: Tensor) -> tuple[int, ...]:
+    """[batch, time] of the [batch, 1, time] that labels with classes in the second axis become."""
+    return tuple(size for size in target.shape if size != 1) if target.dim() > 2 else tuple(target.shape)
 
 
 def _signed(index: int) -> int:

@@ -1,0 +1,5 @@
+"""Imports torch, and trains nothing."""
+
+import torch
+
+print(torch.ones(2).sum())

@@ -1,0 +1,183 @@
+"""The command line on real scripts: what it starts, how it ends, and what it says when something goes wrong."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from samestep import watch
+from samestep.experiments.watch.command import EXAMPLES, examples
+from samestep.experiments.watch.settings import Settings, SettingsError
+from tests.experiments.watch.conftest import HERE, environment
+
+SCRIPTS = HERE / "scripts"
+LAB = [sys.executable, "-m", "samestep.experiments", "watch"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A command line that has ended; `report`: the JSON that it was asked for."""
+
+    code: int
+    out: str
+    err: str
+    report: Any
+
+
+def commands(folder: Path) -> Mapping[str, list[str]]:
+    """All at once: importing torch is most of the time that they take."""
+
+    def lab(name: str, *rest: str) -> list[str]:
+        return [*LAB, "--json", str(folder / f"{name}.json"), *rest]
+
+    def script(name: str) -> str:
+        return str(SCRIPTS / f"{name}.py")
+
+    return {
+        "torchrun": lab("torchrun", "--html", str(folder / "torchrun.html"), "--", *TORCHRUN, str(EXAMPLES / "ddp.py")),
+        "raises": lab("raises", script("raises")),
+        "sticks": lab("sticks", "--timeout", "6", script("sticks")),
+        "never_steps": lab("never_steps", "--processes", "1", script("never_steps")),
+        "no_training": lab("no_training", "--", sys.executable, script("no_training")),
+        "spawns": lab("spawns", "--", sys.executable, script("spawns"), "--lr", "0.1"),
+        "goes_on": lab("goes_on", "--stop", "--processes", "1", script("goes_on")),
+        "not_there": lab("not_there", "--", "a-command-that-is-not-there"),
+        "watches_itself": [sys.executable, script("watches_itself"), str(folder / "watches_itself.json")],
+        "module": [
+            *TORCHRUN, "-m", "samestep.experiments.watch", "--updates", "1", "--json", str(folder / "module.json"),
+            script("raises").replace("raises", "reduces"),
+        ],
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Ran]:
+    folder = tmp_path_factory.mktemp("command")
+
+    def run(name: str, command: list[str]) -> Ran:
+        done = subprocess.run(
+            command, cwd=folder, env=environment(LANG="C"), capture_output=True, text=True, timeout=200
+        )
+        place = folder / f"{name}.json"
+        report = json.loads(place.read_text("utf-8")) if place.exists() else None
+        return Ran(done.returncode, done.stdout, done.stderr, report)
+
+    with ThreadPoolExecutor(4) as pool:
+        started = {name: pool.submit(run, name, command) for name, command in commands(folder).items()}
+    return {name: future.result() for name, future in started.items()}
+
+
+def test_an_unmodified_script_under_torchrun_is_told_what_its_tokens_weigh(ran: Mapping[str, Ran]) -> None:
+    done = ran["torchrun"]
+    assert done.code == 1, done.err
+    assert (done.report["verdict"], done.report["cause"]) == ("different", "microbatch_equal")
+    for update in done.report["updates"]:
+        for rank in update["cells"]:
+            for cell in rank:
+                assert cell["weight"] == pytest.approx(1 / (2 * 3 * cell["n"]), rel=1e-6)
+                assert cell["share"] == pytest.approx(update["N"] / (6 * cell["n"]), rel=1e-6)
+    assert "times its share" in done.out
+    assert "loss ddp.py:" in done.out
+
+
+def test_an_exception_is_the_readers_own_with_its_rank_and_code_2(ran: Mapping[str, Ran]) -> None:
+    done = ran["raises"]
+    assert done.code == 2
+    assert done.report["failure"]["rank"] == 1
+    assert "LookupError: the shard of rank 1 is missing" in done.err
+    own = done.report["failure"]["own_traceback"]
+    assert 'raises.py", line' in own
+    assert "in update" in own
+    assert "experiments/watch/" not in own.replace("tests/experiments/watch", "")
+
+
+def test_ranks_that_wait_for_each_other_are_ended_and_the_one_to_blame_is_named(ran: Mapping[str, Ran]) -> None:
+    done = ran["sticks"]
+    assert done.code == 2
+    assert done.report["failure"]["rank"] == 1
+    assert "nothing has moved for 6 s" in done.report["failure"]["message"]
+    assert "sticks.py" in done.report["failure"]["log"]
+    assert "wait_for_ever()" in done.report["failure"]["log"]
+
+
+def test_a_run_without_a_step_proves_nothing(ran: Mapping[str, Ran]) -> None:
+    done = ran["never_steps"]
+    assert (done.code, done.report["verdict"]) == (1, "vacuous")
+    assert "no optimizer stepped" in done.out
+    assert "it ran to its end" in done.out
+
+
+@pytest.mark.parametrize("name", ["no_training", "not_there"])
+def test_what_trains_nothing_could_not_be_watched(ran: Mapping[str, Ran], name: str) -> None:
+    done = ran[name]
+    assert (done.code, done.report["verdict"]) == (2, "error")
+    assert {"no_training": "no backward of torch", "not_there": "No such file"}[name] in done.err
+
+
+def test_a_script_that_makes_its_own_ranks_is_watched_with_its_arguments(ran: Mapping[str, Ran]) -> None:
+    report = ran["spawns"].report
+    assert report["cause"] == "replica_equal", ran["spawns"].err
+    for update in report["updates"]:
+        assert [[cell["n"] for cell in rank] for rank in update["cells"]] == [[8], [12]]
+        weights = [cell["weight"] for rank in update["cells"] for cell in rank]
+        assert weights == pytest.approx([1 / 16, 1 / 24], rel=1e-6)
+
+
+def test_a_run_without_end_is_ended_once_it_has_been_seen(ran: Mapping[str, Ran]) -> None:
+    assert (ran["goes_on"].code, ran["goes_on"].report["verdict"]) == (0, "same")
+    assert len(ran["goes_on"].report["updates"]) == 2
+
+
+def test_a_block_in_a_script_is_watched_and_its_clip_is_not_in_the_weights(ran: Mapping[str, Ran]) -> None:
+    done = ran["watches_itself"]
+    assert done.code == 0, done.err
+    assert (done.report["verdict"], len(done.report["updates"])) == ("same", 2)
+    assert all(update["clip"] < 0.9 for update in done.report["updates"])
+
+
+def test_ranks_of_somebody_elses_launch_report_together(ran: Mapping[str, Ran]) -> None:
+    done = ran["module"]
+    assert done.report is not None, done.err
+    (update,) = done.report["updates"]
+    assert (update["processes"], update["verdict"]) == (2, "different")
+    assert "scale" in (update["cause"], "scale")
+
+
+@pytest.mark.parametrize("name", examples())
+def test_an_example_is_printed_as_it_is(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from samestep.experiments.__main__ import main
+
+    assert main(["watch", "--example", name]) == 0
+    assert capsys.readouterr().out == (EXAMPLES / f"{name}.py").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "watch needs a COMMAND"),
+        (["--updates", "0", "--", "train.py"], "updates must be 1 or more, not 0"),
+        (["--processes", "0", "train.py"], "processes must be 1 or more"),
+        (["--tensors", "0", "train.py"], "tensors must be 1 or more"),
+        (["--timeout", "0", "train.py"], "timeout must be more than 0"),
+    ],
+)
+def test_an_option_that_cannot_be_is_refused(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from samestep.experiments.__main__ import main
+
+    assert main(["watch", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_settings_are_checked_in_python_too() -> None:
+    with pytest.raises(SettingsError, match="objective must be one of"):
+        watch("train.py", objective="words")
+    assert Settings().updates == 2
