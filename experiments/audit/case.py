@@ -1,6 +1,6 @@
-"""One plan of one file, with everything that was recorded: what the comparison and the explanation look at."""
+"""One update under one plan, with everything that was recorded: what the comparison and the explanation look at."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -10,6 +10,7 @@ import numpy as np
 from samestep.experiments.audit import compare, scales
 from samestep.experiments.audit.plans import Plan
 from samestep.experiments.audit.trace import Trace
+from samestep.experiments.audit.variations import Cell, Variations
 from samestep.experiments.audit.vectors import Array, Vectors, Writer
 
 COARSEST = 1e-3
@@ -17,13 +18,18 @@ COARSEST = 1e-3
 COARSE = 5.0
 """What a chain of roundings may add up to, in units of the tolerance."""
 
-Cell = tuple[int, ...]
-Basis = Callable[[Cell], Vectors]
-
 
 @dataclass(frozen=True)
 class Case:
-    """`numbers`: for each field, which samples have a row of that digest. `basis` gives a cell's own gradient."""
+    """`numbers`: for each field, which samples have a row of that digest.
+
+    sizes       for each field, how many numbers it has, padding included
+    atol        tolerance of this update, no less than its rounding
+    staged      ranks hold different parts of the model
+    coarsest    the coarsest type that the reference goes through; None: none coarser than the audit's
+    exact       tolerance of what is not rounded by that: parameters before they are updated
+    variations  runs on one process that begin where this update begins; None where none can
+    """
 
     plan: Plan
     reference: Trace
@@ -32,7 +38,28 @@ class Case:
     numbers: dict[str, dict[str, list[int]]]
     atol: float
     folder: Path
-    basis: Basis = field(repr=False)
+    variations: Variations | None = field(repr=False)
+    sizes: dict[str, int] = field(default_factory=dict)
+    staged: bool = False
+    coarsest: str | None = None
+    exact: float = 0.0
+
+    def basis(self, cell: Cell) -> Vectors | None:
+        """The gradient of these samples alone; None where it cannot be had."""
+        return self.variations.gradient(cell) if self.variations and cell else None
+
+    @property
+    def drawn(self) -> list[str]:
+        """Operations of the reference that draw random numbers."""
+        return self.variations.probe.drawn if self.variations else []
+
+    @cached_property
+    def changed_settings(self) -> list[tuple[str, float, float]]:
+        """Learning rates and other numbers for the next update, where some rank has others than the reference."""
+        for trace in self.ranks:
+            if changed := compare.settings(self.reference.settings, trace.settings):
+                return changed
+        return []
 
     @property
     def near(self) -> float:
@@ -75,14 +102,15 @@ class Case:
 
     def named(self, factor: float) -> scales.Factor:
         """A factor by its name in P, K, N and the loss scale."""
-        relative = max(scales.RELATIVE, self.near)
+        relative = max(scales.RELATIVE, min(self.near, COARSEST))
         loss_scale = self.ranks[0].loss_scale
-        return scales.name(factor, self.processes, self.microbatches, self.weight, loss_scale, relative)
+        sizes = {name: float(size) for name, size in self.sizes.items()}
+        return scales.name(factor, self.processes, self.microbatches, self.weight, loss_scale, relative, sizes)
 
     @cached_property
     def clips_each_microbatch(self) -> bool:
         """A clip is followed by another backward before the step."""
-        return any(_clip_before_backward(trace.events) for trace in self.ranks)
+        return any(_clips_again(trace) for trace in self.ranks)
 
     @cached_property
     def reduced_after_clip(self) -> bool:
@@ -135,6 +163,8 @@ class Case:
     @cached_property
     def consumption(self) -> compare.Consumption | None:
         """Which samples the models were given."""
+        if any(trace.unrecognised for trace in (self.reference, *self.ranks)):
+            return None
         return compare.consumption(self.reference, self.ranks, self.numbers)
 
     @cached_property
@@ -152,7 +182,15 @@ def padded(cells: Sequence[Sequence[Cell]]) -> list[list[Cell]]:
     return [[*rank, *[()] * (most - len(rank))] for rank in cells]
 
 
+def _clips_again(trace: Trace) -> bool:
+    """A clip that may change something (infinity is a way to ask for the norm) comes before another backward."""
+    by_hand = any(event == "note norm" for event in trace.events)
+    limits = any(clip.limit is None or clip.limit < float("inf") for clip in trace.earlier_clips)
+    return (by_hand or limits) and _clip_before_backward(trace.events)
+
+
 def _clip_before_backward(events: Sequence[str]) -> bool:
+    """A clip is followed by another backward before the step."""
     clipped = False
     for event in events:
         if event == "step":

@@ -73,10 +73,9 @@ CAUSES: dict[str, Cause] = {
     ),
     "detached_remote": Cause(
         {
-            "en": "The losses are right, but {wrong} get only the local part of their gradient: what was gathered from "
-            "other ranks carries none back. Use an all-gather whose backward sums.",
-            "zh": "loss 正确，但 {wrong} 只得到本地那部分梯度：从其他 rank 收集来的张量没有把梯度传回。"
-            "应使用反向会求和的 all-gather。",
+            "en": "The losses are right, but {wrong} get only a part of their gradient: what was gathered carries none "
+            "back. Use an all-gather whose backward sums.",
+            "zh": "loss 正确，但 {wrong} 只得到一部分梯度：收集来的张量没有把梯度传回。应使用反向会求和的 all-gather。",
         },
         "parallel-correctness#sec-negatives",
         "info_nce?scheme=local_loss_remote_detached",
@@ -117,9 +116,10 @@ CAUSES: dict[str, Cause] = {
     ),
     "per_rank_clip": Cause(
         {
-            "en": "Each rank clips its own gradient before the reduction (norms {norms} instead of {expected}). Reduce "
-            "first, then clip the result.",
-            "zh": "每个 rank 在归约之前就裁剪了自己的梯度（范数 {norms}，应为 {expected}）。应先归约，再裁剪结果。",
+            "en": "Each rank clips its own gradient before the reduction, {how} (norms {norms}; of the whole: "
+            "{expected}). Reduce first, then clip the result.",
+            "zh": "每个 rank 在归约之前就裁剪了自己的梯度，{how}（范数 {norms}；"
+            "整体为 {expected}）。应先归约，再裁剪结果。",
         },
         "parallel-correctness#sec-norm",
         "clip_ownership?gradients={norm_rows}&loss_scale=1&scheme=per_rank",
@@ -197,6 +197,119 @@ CAUSES: dict[str, Cause] = {
         "update-and-stability#sec-momentum",
         "empty_step",
     ),
+    "parts_alone": Cause(
+        {
+            "en": "Each {part} was computed by itself: its loss depends on the other samples that it is given (a mean "
+            "or variance over the batch, balancing, whitening, a perturbation), and it was given only its own.",
+            "zh": "每个{part}是单独计算的：它的 loss 取决于一同给它的其他样本（批次的均值或方差、负载均衡、"
+            "白化、扰动等），"
+            "而它只拿到了自己的那些。",
+        },
+        "parallel-correctness#sec-equivalence",
+        "objective_weights",
+    ),
+    "sample_share": Cause(
+        {
+            "en": "Each microbatch's mean counts by its number of samples, not of valid tokens. Divide its sum by the "
+            "count of the whole window.",
+            "zh": "每个微批次的均值按样本数加权，而不是按有效 token 数。应把它的和除以整个窗口的计数。",
+        },
+        "first-difference#sec-weights",
+        "replica_ledger?counts={counts}&gradients={gradients}&scheme=microstep_mean_div_K_then_ddp_mean",
+    ),
+    "reduced_repeatedly": Cause(
+        {
+            "en": "What has been summed over the ranks is summed again after each later microbatch, so early ones "
+            "count P times more. Reduce once, after the last backward of the window.",
+            "zh": "已在 rank 之间求和的梯度，在之后每个微批次又被求和一次，越早的微批次权重越大（每次 P 倍）。"
+            "应在窗口最后一次反向之后只归约一次。",
+        },
+        "first-difference#sec-weights",
+        "ratio_fingerprint?P={P}&K={K}",
+    ),
+    "regulariser": Cause(
+        {
+            "en": "A term that does not depend on the samples, such as weight decay or a penalty on the weights, "
+            "counts {how} ({which}).",
+            "zh": "与样本无关的一项（例如权重衰减或对权重的惩罚）{how}（{which}）。",
+        },
+        "first-difference#sec-weights",
+        "objective_weights",
+    ),
+    "lossy_reduction": Cause(
+        {
+            "en": "What the ranks computed adds up to the right gradient; {through} does not hand it on as it is "
+            "(relative error {residual:.1e}, in {wrong}): it compresses, quantises, drops or adds something.",
+            "zh": "各 rank 算出的梯度加起来是对的；{through}没有原样传递它（相对误差 {residual:.1e}，在 {wrong}）："
+            "它压缩、量化、丢弃或添加了什么。",
+        },
+        "mixed-precision-order#sec-sums",
+        "reduction_precision",
+    ),
+    "parameters_averaged": Cause(
+        {
+            "en": "The ranks step with their own gradients and their parameters are averaged afterwards: that is the "
+            "same only for an optimizer that is linear in the gradient.",
+            "zh": "各 rank 用自己的梯度更新，之后再平均参数：只有当优化器对梯度是线性的，两者才相同。",
+        },
+        "two-process-verification#sec-order",
+        "gradient_scaling",
+    ),
+    "outside_state": Cause(
+        {
+            "en": "The gradient is right; {which}, which no optimizer updates, is not. {why}",
+            "zh": "梯度正确；不由优化器更新的 {which} 却不对。{why}",
+        },
+        "first-difference#sec-ladder",
+        "gradient_scaling",
+    ),
+    "settings": Cause(
+        {
+            "en": "The gradient is right, the optimizer {when} ({changed}).",
+            "zh": "梯度正确，但优化器{when}（{changed}）。",
+        },
+        "gradient-scaling#sec-accumulation",
+        "gradient_scaling",
+    ),
+    "random_numbers": Cause(
+        {
+            "en": "The step draws random numbers ({drawn}), other ones in every run: gradients differ by chance, and "
+            "whether the update is the same was not judged. Draw them in data(), or switch them off for the audit; "
+            "samples and replicas are compared all the same.",
+            "zh": "这一步抽取随机数（{drawn}），每次运行都不同：梯度的差异可能只是偶然，更新是否相同未作判断。"
+            "请在 data() 里抽好，或审计时关掉；样本与各 rank 是否一致仍已比较。",
+        },
+        "first-difference#sec-ladder",
+        "ratio_fingerprint?P={P}&K={K}",
+    ),
+    "update_on_shards": Cause(
+        {
+            "en": "The gradient is right, the update of {which} is what the optimizer makes of each rank's {parts} "
+            "alone: it has to see the whole matrix.",
+            "zh": "梯度正确，但 {which} 的更新是优化器对各 rank 自己的{parts}单独算出的：它必须看到整个矩阵。",
+        },
+        "sharding#sec-local",
+        "clip_ownership?scheme=per_rank",
+    ),
+    "clip_before_division": Cause(
+        {
+            "en": "The gradient is clipped while it is {factor} times the right one, and divided afterwards: its norm "
+            "{norm} met the limit {limit}, where {expected} should have.",
+            "zh": "裁剪时梯度是正确值的 {factor} 倍，之后才除：与上限 {limit} 相比的是范数 {norm}，应为 {expected}。",
+        },
+        "mixed-precision-order#sec-clip",
+        "clip_order?scheme=clip_before_unscale",
+    ),
+    "zero_for_none": Cause(
+        {
+            "en": "{which} has no gradient (None) on one process and zeros on the ranks: the optimizer skips the one, "
+            "and moves the other by weight decay or old momentum.",
+            "zh": "{which} 在单进程上没有梯度（None），在各 rank 上是零：优化器跳过前者，"
+            "却因权重衰减或旧动量移动后者。",
+        },
+        "update-and-stability#sec-zero",
+        "empty_step?scheme=zero_grad",
+    ),
     "unknown": Cause(
         {
             "en": "{what}",
@@ -248,12 +361,31 @@ USUAL: dict[str, Text] = {
         "zh": "多了两个 P：局部均值乘了 P，归约又是求和",
     },
     "1/P^2": {"en": "averaged over the ranks twice", "zh": "对 rank 取了两次平均"},
+    "sqrt(P)": {
+        "en": "a learning-rate rule in the wrong place, or a norm that misses all but one rank",
+        "zh": "把学习率规则用错了地方，或范数只算了一个 rank",
+    },
+    "1/sqrt(P)": {
+        "en": "a hand-written clip whose norm counts every parameter once per rank makes this",
+        "zh": "手写裁剪的范数把每个参数按 rank 各计一次，就会这样",
+    },
     "S": {"en": "the loss scale was never taken out", "zh": "loss scale 没有除掉"},
     "1/S": {"en": "the loss scale was taken out without having been put in", "zh": "没乘 loss scale 却除了它"},
 }
 """What usually makes a factor."""
 
 NO_USUAL: Text = {"en": "look for a division that is missing or made twice", "zh": "请查找漏掉或多做的一次除法"}
+
+
+def usual(name: str) -> Text:
+    """What usually makes this factor."""
+    if "T(" in name:
+        return {
+            "en": "a count includes padding or ignored positions: it takes the number of elements, T, for that of "
+            "valid tokens",
+            "zh": "计数包含了填充或被忽略的位置：把元素个数 T 当成了有效 token 数",
+        }
+    return USUAL.get(name, NO_USUAL)
 
 
 def say(code: str, **found: object) -> Text:

@@ -40,8 +40,13 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
     parser.add_argument("--atol", type=float, help=f"default: {usual.tolerance:g} for float64")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write the report for machines")
     parser.add_argument("--html", type=Path, metavar="OUT", help="write the report as a page")
-    parser.add_argument("--wiki", metavar="URL", help="where that page's links lead (default: SAMESTEP_BASE_URL)")
+    parser.add_argument(
+        "--base-url", "--wiki", dest="wiki", metavar="URL", help="where links lead (default: SAMESTEP_BASE_URL)"
+    )
     parser.add_argument("--timeout", type=float, default=usual.timeout, help="seconds in which something has to move")
+    parser.add_argument(
+        "--steps", type=int, default=usual.steps, metavar="N", help="updates in a row, where step() can be called again"
+    )
     parser.add_argument("--lang", choices=("en", "zh"), default=_language(), help="default: by LANG")
     parser.set_defaults(command=run)
 
@@ -66,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
         return 2
     given = {
         name: getattr(options, name)
-        for name in ("processes", "microbatches", "plan", "backend", "dtype", "atol", "timeout")
+        for name in ("processes", "microbatches", "plan", "backend", "dtype", "atol", "timeout", "steps")
     }
     try:
         settings = Settings(**given)
@@ -97,7 +102,7 @@ def _ending_ranks_too() -> Iterator[None]:
 
 def _show(report: Report, options: argparse.Namespace) -> int:
     stream = sys.stderr if report.verdict == "error" else sys.stdout
-    print(printed(report, options.lang), file=stream)
+    print(printed(report, options.lang, options.wiki or ""), file=stream)
     try:
         if options.json:
             options.json.write_text(as_json(report), "utf-8")

@@ -10,7 +10,18 @@ import numpy as np
 from samestep.experiments.audit.trace import Trace
 from samestep.experiments.audit.vectors import Array, Vectors
 
-STAGES = ("samples", "loss", "replicas", "gradient", "norm", "clipped_gradient", "parameters", "optimizer_state")
+STAGES = (
+    "samples",
+    "loss",
+    "replicas",
+    "gradient",
+    "norm",
+    "clipped_gradient",
+    "parameters",
+    "optimizer_state",
+    "buffers",
+    "notes",
+)
 
 SMALL = 1e-5
 """Numbers are compared relative to the greatest of their kind, but to no less than this."""
@@ -74,11 +85,21 @@ def vectors(
     return Difference(ranked[0][1] if ranked else 0.0, allowed, tuple(ranked))
 
 
-def parameters(reference: Trace, got: Trace, atol: float, lenient: Iterable[str], *, same_gradient: bool) -> Difference:
+def parameters(
+    reference: Trace,
+    got: Trace,
+    atol: float,
+    lenient: Iterable[str],
+    *,
+    same_gradient: bool,
+    exact: float | None = None,
+) -> Difference:
     """Parameters after the step.
 
     An adaptive optimizer divides by the gradient's own size: where a number of the gradient is little more than its
     rounding error δ, the update u is as uncertain as the gradient, by u·δ/|g|. With other gradients nothing is excused.
+
+    exact   relative tolerance of the parameters as they were before; `atol` is then that of the update
     """
 
     def chance(name: str) -> Array | float:
@@ -90,8 +111,56 @@ def parameters(reference: Trace, got: Trace, atol: float, lenient: Iterable[str]
         return SIGN * float(np.max(np.abs(after - before), initial=0.0)) * np.minimum(uncertain, 1.0)
 
     comparable = same_gradient and all("clipped_gradient" in trace.vectors for trace in (reference, got))
-    args = (reference.parameters, got.parameters, atol, lenient)
+    expected = reference.parameters
+    allowed = atol
+    if exact is not None and exact < atol and "initial" in reference.vectors:
+        before = reference.vectors["initial"]
+        moved = max((greatest(before[name], expected[name]) for name in expected if name in before), default=0.0)
+        allowed = exact + atol * moved / max(expected.scale, SMALL)
+    args = (expected, got.parameters, allowed, lenient)
     return vectors(*args, chance) if comparable else vectors(*args)
+
+
+def one_by_one(expected: Vectors, got: Vectors, atol: float) -> Difference | None:
+    """Tensors of the same name and shape, each relative to its own greatest number; None if there are none.
+
+    The worst one's difference; `tensors` are those that differ, the worst first.
+    """
+    worst: list[tuple[float, str, float, float]] = []
+    for name in expected:
+        if name in got and expected.shape(name) == got.shape(name):
+            apart, allowed = greatest(expected[name], got[name]), atol * max(_scale(expected[name]), SMALL)
+            worst.append((apart / allowed if allowed else math.inf * bool(apart), name, apart, allowed))
+    if not worst:
+        return None
+    worst.sort(key=lambda each: (-each[0], each[1]))
+    _, _, apart, allowed = worst[0]
+    return Difference(apart, allowed, tuple((name, apart) for ratio, name, apart, _ in worst if ratio > 1))
+
+
+def _scale(values: Array) -> float:
+    finite = np.abs(values[np.isfinite(values)])
+    return float(np.max(finite, initial=0.0))
+
+
+SETTING = 1e-12
+"""Relative difference of two learning rates that are the same."""
+
+
+def settings(expected: Mapping[str, float], got: Mapping[str, float]) -> list[tuple[str, float, float]]:
+    """Numbers that rule the next update, of those that both have: name, expected, got where they differ."""
+    return [
+        (name, value, got[name])
+        for name, value in expected.items()
+        if name in got and not math.isclose(value, got[name], rel_tol=SETTING, abs_tol=0.0) and value == value
+    ]
+
+
+def worse(first: Difference | None, second: Difference | None) -> Difference | None:
+    """The one that differs more, relative to what is allowed."""
+    if first is None or second is None:
+        return first or second
+    return max(first, second, key=lambda each: (each.there, each.max_abs / (each.allowed or math.inf)))
 
 
 def noise(reference: Vectors) -> list[str]:

@@ -10,15 +10,13 @@ import numpy as np
 
 from samestep.app.evidence.bags import Text
 from samestep.experiments.audit import parameters, reweighting
-from samestep.experiments.audit.case import Case, Cell, padded
+from samestep.experiments.audit.case import Case, padded
 from samestep.experiments.audit.compare import Difference
 from samestep.experiments.audit.report import Finding
 from samestep.experiments.audit.reweighting import Span
+from samestep.experiments.audit.variations import Cell
 from samestep.experiments.audit.vectors import Vectors
-from samestep.experiments.audit.wording import finding, listing, unknown
-
-SEEN = 1e-6
-"""A gradient so much smaller than the ones it was computed from is rounding (a Gram matrix has half the digits)."""
+from samestep.experiments.audit.wording import finding, listing
 
 PARTS: tuple[tuple[str, Text], ...] = (
     ("cells", {"en": "microbatch of each rank", "zh": "rank 的每个微批次"}),
@@ -29,51 +27,52 @@ PARTS: tuple[tuple[str, Text], ...] = (
 
 def explain_cross_terms(case: Case, found: dict[str, Difference | None]) -> Finding | None:
     """A finding if the reference has terms between samples; None if it is a sum over the microbatches."""
-    dropout = next((limit.where for limit in case.reference.limits if limit.kind == "dropout"), None)
-    if dropout:
-        return unknown(
-            case,
-            f"{dropout} draws other masks in another run, so gradients differ by chance: switch it off for the audit. "
-            "Samples, replicas and counted collectives are still compared.",
-            f"{dropout} 每次运行的掩码不同，梯度的差异只是偶然：审计时请关掉它。样本、各 rank "
-            f"是否一致与集合通信次数仍已比较。",
-        )
-    if has_no_cross_terms(case):
+    if case.variations is None or has_no_cross_terms(case):
         return None
     normalised = next((limit.where for limit in case.ranks[0].limits if "batch_norm" in limit.kind), None)
-    if not normalised and _has_constant_term(case):
-        return unknown(
-            case,
-            "The loss has a term that does not depend on the samples, such as a penalty on the weights, and it counts "
-            "once for every microbatch. Divide it by their number, or add it once.",
-            "loss 中有一项与样本无关（例如权重惩罚），它在每个微批次中都被计入一次。应除以微批次数，或只加一次。",
-        )
     for name, part in PARTS:
-        if case.gradient is not None and _is_sum(case, case.gradient, _tables(case)[name]):
+        cells = _tables(case)[name]
+        if case.gradient is not None and _is_sum(case, case.gradient, cells):
             if normalised:
                 return finding(case, "batch_statistics", where=normalised)
-            return finding(case, "missing_negatives", part=part)
+            cause = "missing_negatives" if _pairs_of_rows(case, cells) else "parts_alone"
+            return finding(case, cause, part=part, evidence=_left_out(case))
     if normalised:
         return finding(case, "batch_statistics", where=normalised)
     return _gathered(case, found)
 
 
+def _left_out(case: Case) -> tuple[Text, ...]:
+    left = sorted(case.variations.left_out) if case.variations else []
+    if not left:
+        return ()
+    shown = "; ".join(listing(cell) for cell in left)
+    return (
+        {
+            "en": f"Alone these samples have no finite gradient, and are left out of the comparison: {shown}.",
+            "zh": f"这些样本单独没有有限的梯度，比较时略去：{shown}。",
+        },
+    )
+
+
+def _pairs_of_rows(case: Case, cells: Sequence[Cell]) -> bool:
+    """The loss goes through a matrix with a number for every pair of rows, as large as the part that it is given."""
+    assert case.variations is not None
+    whole = len(case.weights)
+    times = {
+        (shape[0] // whole, shape[1] // whole)
+        for shape in case.reference.pairwise
+        if all(shape) and not shape[0] % whole and not shape[1] % whole
+    }
+    parts = [cell for cell in cells if len(cell) > 1][:2]
+    return bool(parts) and any(
+        all((a * len(part), b * len(part)) in case.variations.trace(part).pairwise for part in parts) for a, b in times
+    )
+
+
 def has_no_cross_terms(case: Case) -> bool:
     """Whether the reference is a sum of what the microbatches give alone."""
     return _is_sum(case, case.reference.gradient, _tables(case)["cells"])
-
-
-def _has_constant_term(case: Case) -> bool:
-    """Whether B_a + B_b - B_ab is the same, and not zero, for two pairs of cells: the gradient of a constant term."""
-    used = [cell for row in case.cells for cell in row if cell]
-    if len(used) < 4:
-        return False
-    parts = [part for a, b in (used[:2], used[2:4]) for part in (a, b, a + b)]
-    span = Span([case.basis(cell) for cell in parts])
-    one = np.array([1.0, 1.0, -1.0])
-    first, second = np.append(one, 0 * one), np.append(0 * one, one)
-    shortest = min(span.length(np.eye(len(parts))[i]) for i in range(len(parts)))
-    return span.length(first) > SEEN * shortest and span.length(first - second) < SEEN * span.length(first)
 
 
 def _tables(case: Case) -> dict[str, list[Cell]]:
@@ -85,7 +84,7 @@ def _tables(case: Case) -> dict[str, list[Cell]]:
 
 def _is_sum(case: Case, gradient: Vectors, cells: Sequence[Cell]) -> bool:
     """Whether weights exist with which the cells' own gradients give this one."""
-    against = Span([case.basis(cell) if cell else None for cell in cells]).against(gradient)
+    against = Span([case.basis(cell) for cell in cells]).against(gradient)
     usual = [case.count(cell) / (case.weight or 1.0) for cell in cells]
     equal = [float(bool(cell)) / len(cells) for cell in cells]
     for weights in (usual, equal):

@@ -1,86 +1,172 @@
-"""From the traces of a file to its report: compare every plan, explain what differs, say what cannot be concluded."""
+"""From the runs of a file to its report: compare every plan, update by update, and explain the first that differs."""
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
-from samestep.app.evidence.bags import Text
-from samestep.experiments.audit import compare, parameters, perform, stages
-from samestep.experiments.audit.case import Basis, Case, Cell
-from samestep.experiments.audit.explanation import explain
+from samestep.experiments.audit import lints, noise, parameters, perform, remarks, selfcheck, stages, staging
+from samestep.experiments.audit.case import Case
+from samestep.experiments.audit.explanation import explain, explain_events
 from samestep.experiments.audit.limits import limits
+from samestep.experiments.audit.places import placed
 from samestep.experiments.audit.plans import Plan
-from samestep.experiments.audit.reader import load
+from samestep.experiments.audit.reader import ReaderFile, load
 from samestep.experiments.audit.report import Finding, PlanReport, RankLog, Report, Verdict
 from samestep.experiments.audit.rows import Rows
+from samestep.experiments.audit.selfcheck import SelfCheck
 from samestep.experiments.audit.settings import Settings
-from samestep.experiments.audit.trace import Trace
-from samestep.experiments.audit.vectors import Vectors
-from samestep.experiments.audit.wording import finding, unknown
+from samestep.experiments.audit.trace import Run, Trace, merged
+from samestep.experiments.audit.vacuity import vacuous
+from samestep.experiments.audit.variations import Variations
+from samestep.experiments.audit.wording import finding, listing
 
 
 def diagnose(place: Path, folder: Path, plans: Sequence[Plan], settings: Settings, device: torch.device) -> Report:
-    """The report of one file whose runs are in the folder. May run parts of the batch alone, in a world of one."""
+    """The report of one file whose runs are in the folder. May run variations of the reference, in a world of one."""
     dtype: torch.dtype = getattr(torch, settings.dtype)
     file = load(place, dtype)
-    data = file.data()
-    weights, numbers = file.weights(data), Rows(data).numbers
     reference = perform.loaded(folder / "reference")
-    basis = _basis(place, folder, dtype, device)
-    reports = []
-    for plan in plans:
-        ranks = [perform.loaded(folder / plan.name / f"rank{rank}") for rank in range(len(plan.cells))]
-        reports.append(
-            plan_report(Case(plan, reference, ranks, weights, numbers, settings.tolerance, folder / plan.name, basis))
-        )
+    subject = Subject(place, folder, settings, device, file, reference)
+    reports = tuple(subject.plan_report(plan) for plan in plans)
     return Report(
         place,
-        tuple(reports),
+        reports,
         settings=settings,
-        samples=len(weights),
-        weight=sum(weights),
-        parameters=reference.parameters.numel,
+        samples=len(subject.weights),
+        weight=sum(subject.weights),
+        parameters=reference.updates[-1].parameters.numel,
     )
 
 
-def _basis(place: Path, folder: Path, dtype: torch.dtype, device: torch.device) -> Basis:
-    """The gradient of a cell alone, run when it is asked for and kept on disk."""
-    made: dict[Cell, Vectors] = {}
+@dataclass(frozen=True)
+class Pair:
+    """One update: the reference's and every rank's. `alone`: it is the first of its call, so that it can be varied."""
 
-    def basis(cell: Cell) -> Vectors:
-        if cell not in made:
-            made[cell] = perform.alone(place, dtype, device, folder / f"basis{len(made)}", cell).load().gradient
-        return made[cell]
-
-    return basis
+    call: int
+    reference: Trace
+    ranks: list[Trace]
+    alone: bool
 
 
-def plan_report(case: Case) -> PlanReport:
-    """Compare a plan and explain its first difference."""
-    found = stages.compared(case)
-    first = stages.first(found)
-    nothing = vacuous(case, first)
-    verdict: Verdict = "vacuous" if nothing else "different" if first else "same"
-    reason: Finding | None = nothing or (explain(case, found, first) if first else None)
-    gradient = found["gradient"]
-    return PlanReport(
-        case.plan.name,
-        tuple(tuple(row) for row in case.plan.counts),
-        tuple(tuple(case.count(cell) for cell in row) for row in case.plan.cells),
-        verdict,
-        stages.listed(found, first),
-        first,
-        reason,
-        parameters.table(case.reference.gradient, case.gradient, gradient.allowed, case.near)
-        if gradient is not None and case.gradient is not None
-        else (),
-        _log(case.reference),
-        tuple(_log(trace) for trace in case.ranks),
-        limits(case),
-        _notes(case, found, first),
-    )
+class Subject:
+    """One file with its reference: what all plans share."""
+
+    def __init__(
+        self, place: Path, folder: Path, settings: Settings, device: torch.device, file: ReaderFile, reference: Run
+    ) -> None:
+        self.place, self.folder, self.settings, self.device = place, folder, settings, device
+        self.reference = reference
+        data = file.data()
+        self.weights = file.weights(data)
+        self.numbers = Rows(data).numbers
+        self.sizes = {name: tensor.numel() for name, tensor in data.items() if tensor.dim() > 1}
+        self._dtype: torch.dtype = getattr(torch, settings.dtype)
+        self._variations: dict[int, Variations] = {}
+        self._check: SelfCheck | None = None
+
+    def variations(self, call: int) -> Variations:
+        """Runs on one process that begin where this call of step() began."""
+        if call not in self._variations:
+            begin = None
+            if call:
+                before = self.reference.of_call(call - 1)[-1]
+                begin = replace(before, vectors={"initial": before.parameters, "buffers": before.vectors["buffers"]})
+            place = self.folder / f"call{call}"
+            self._variations[call] = Variations(self.place, place, self._dtype, self.device, begin)
+        return self._variations[call]
+
+    @property
+    def check(self) -> SelfCheck:
+        """Whether the reference's gradient is the derivative of its loss."""
+        if self._check is None:
+            if len(self.reference.of_call(0)) > 1:
+                self._check = SelfCheck(reason="step() makes several updates")
+            else:
+                self._check = selfcheck.check(self.reference.updates[0], self.variations(0))
+        return self._check
+
+    def plan_report(self, plan: Plan) -> PlanReport:
+        """Compare the updates in order, up to the first that differs."""
+        runs = [perform.loaded(self.folder / plan.name / f"rank{rank}") for rank in range(len(plan.cells))]
+        pairs = list(_pairs(self.reference, runs))
+        reports: list[PlanReport] = []
+        for number, pair in enumerate(pairs, 1):
+            case = self._case(plan, pair)
+            reports.append(self._report(case, runs, number, len(pairs)))
+            if reports[-1].verdict != "same":
+                return reports[-1]
+        return reports[0]
+
+    def _case(self, plan: Plan, pair: Pair) -> Case:
+        first = self.variations(pair.call)
+        level = noise.floor(self.reference.updates[0], plan, self.weights, self.variations(0), self.settings.tolerance)
+        place = self.folder / plan.name
+        staged = staging.is_staged(pair.reference, pair.ranks)
+        return Case(
+            plan,
+            pair.reference,
+            staging.whole(pair.ranks, place) if staged else pair.ranks,
+            self.weights,
+            self.numbers,
+            level.level,
+            place,
+            first if pair.alone else None,
+            self.sizes,
+            staged,
+            level.type,
+            self.settings.tolerance,
+        )
+
+    def _report(self, case: Case, runs: Sequence[Run], number: int, updates: int) -> PlanReport:
+        found = stages.compared(case)
+        first = stages.first(found)
+        verdict, reason = self._verdict(case, found, first)
+        gradient = found["gradient"]
+        notes = remarks.remarks(case, found, first, [self.reference, *runs])
+        if not case.drawn:
+            notes += lints.remarks(self.reference, runs, self.check)
+        return PlanReport(
+            case.plan.name,
+            tuple(tuple(row) for row in case.plan.counts),
+            tuple(tuple(case.count(cell) for cell in row) for row in case.plan.cells),
+            verdict,
+            stages.listed(found, first),
+            first,
+            placed(reason, [*case.ranks, case.reference], self.place) if reason else None,
+            parameters.table(case.reference.gradient, case.gradient, gradient.allowed, case.near)
+            if gradient is not None and case.gradient is not None
+            else (),
+            _log(case.reference),
+            tuple(_log(trace) for trace in case.ranks),
+            limits(case),
+            tuple(notes),
+            number,
+            updates,
+        )
+
+    def _verdict(self, case: Case, found: stages.Found, first: str | None) -> tuple[Verdict, Finding | None]:
+        if nothing := vacuous(case, first):
+            return "vacuous", nothing
+        if first is None:
+            fault = lints.linted(case, None if case.drawn else self.check)
+            return ("different", fault) if fault else ("same", None)
+        if case.drawn and first not in ("samples", "replicas") and explain_events(case) is None:
+            return "vacuous", finding(case, "random_numbers", drawn=listing(case.drawn))
+        return "different", explain(case, found, first)
+
+
+def _pairs(reference: Run, runs: Sequence[Run]) -> Iterator[Pair]:
+    """Update by update. Calls in which ranks and reference make different numbers of updates are one each, the last."""
+    for call in range(min(run.calls for run in (reference, *runs))):
+        mine, theirs = reference.of_call(call), [run.of_call(call) for run in runs]
+        if all(len(each) == len(mine) for each in theirs):
+            for i, update in enumerate(mine):
+                yield Pair(call, update, [each[i] for each in theirs], alone=i == 0)
+            continue
+        yield Pair(call, merged(mine), [merged(each) for each in theirs], alone=len(mine) == 1)
+        return
 
 
 def _log(trace: Trace) -> RankLog:
@@ -92,102 +178,3 @@ def _log(trace: Trace) -> RankLog:
         trace.collectives,
         trace.leftover,
     )
-
-
-def vacuous(case: Case, first: str | None) -> Finding | None:
-    """Why the run proves nothing: no step, no gradient, no movement, no communication. None if it proves something."""
-    reference, ranks = case.reference, case.ranks
-    if not any(trace.steps for trace in ranks) and not any(_moved(reference, trace) for trace in ranks):
-        if reference.steps == 0 and ranks[0].loss_scale and _not_finite(reference):
-            return _vacuous(
-                case,
-                "the gradient overflowed, and the scaler skipped the step on all ranks as on one process",
-                "梯度溢出，各 rank 与单进程一样跳过了这一步",
-            )
-        return _vacuous(case, "optimizer.step() was never called", "从未调用 optimizer.step()")
-    if _not_finite(reference) and (first in (None, "loss") or ranks[0].loss_scale is None):
-        return _vacuous(case, "the reference's own gradient is not finite", "参照自身的梯度就不是有限数")
-    silent = all(_silent(trace) for trace in ranks)
-    if silent and (first is None or not _silent(reference)):
-        if any(trace.steps for trace in ranks) and _moved(reference, ranks[0]):
-            return finding(
-                case,
-                "stepped_on_empty",
-                where={"en": "a batch", "zh": "该批次"},
-                moved={"en": "the parameters", "zh": "参数"},
-            )
-        return _vacuous(case, "all gradients are zero or None", "所有梯度都是零或 None")
-    if first is None and not _moved(reference, reference):
-        if any(name not in reference.vectors["initial"] for name in reference.names):
-            return _vacuous(
-                case,
-                "no parameter moved; the optimizer holds parameters that the model no longer has: build it after the "
-                "wrapper, or repoint its param_groups",
-                "没有任何参数改变；优化器持有的参数已不属于模型：应在包装之后创建优化器，或重新指向 param_groups",
-            )
-        return _vacuous(case, "no parameter moved", "没有任何参数改变")
-    if _unreduced(case):
-        return _vacuous(
-            case,
-            "nothing was reduced between the ranks; each did all the work by itself",
-            "rank 之间没有任何归约；每个 rank 都独自做完了全部工作",
-        )
-    return None
-
-
-def _moved(reference: Trace, trace: Trace) -> bool:
-    """Whether a parameter that was there before the step has changed."""
-    before, after = reference.vectors["initial"], trace.parameters
-    return any(name not in after or compare.greatest(before[name], after[name]) > 0 for name in before)
-
-
-def _not_finite(trace: Trace) -> bool:
-    kept = trace.vectors.get("gradient")
-    return kept is not None and not math.isfinite(kept.dot(kept))
-
-
-def _silent(trace: Trace) -> bool:
-    """No gradient that is anything but zero (what is not finite is something)."""
-    kept = trace.vectors.get("gradient")
-    return kept is None or not any(kept.max_abs(name) != 0 for name in kept)
-
-
-def _unreduced(case: Case) -> bool:
-    if case.processes == 1 or any(trace.collectives for trace in case.ranks):
-        return False
-    return not compare.replicas(case.ranks, "parameters", case.atol).there
-
-
-def _vacuous(case: Case, english: str, chinese: str) -> Finding:
-    return unknown(case, f"This proves nothing: {english}.", f"这说明不了任何问题：{chinese}。")
-
-
-def _notes(case: Case, found: stages.Found, first: str | None) -> tuple[Text, ...]:
-    """What is worth knowing and decides nothing."""
-    notes: list[Text] = []
-    quiet = compare.noise(case.reference.gradient) if "gradient" in case.reference.vectors else []
-    for names, english, chinese in (
-        (quiet, "gradient zero in the reference", "参照中梯度为零"),
-        (case.reference.none_gradients, "no gradient (None) in the reference", "参照中没有梯度（None）"),
-    ):
-        if names:
-            notes.append({"en": f"{english}: {', '.join(names)}", "zh": f"{chinese}：{'、'.join(names)}"})
-    if case.consumption is not None and case.consumption.times != 1:
-        times = f"{case.consumption.times:g}"
-        notes.append({"en": f"every sample was fed {times} times", "zh": f"每个样本都被输入了 {times} 次"})
-    if case.blurred:
-        notes.append(
-            {
-                "en": f"differences below {case.atol:g} of the greatest number do not show: audit in float64 as well",
-                "zh": f"小于最大值 {case.atol:g} 倍的差异看不出来：请同时用 float64 审计",
-            }
-        )
-    samples = found["samples"]
-    if samples is not None and samples.there and first is None:
-        notes.append(
-            {
-                "en": "some samples were fed a different number of times, without effect on the update",
-                "zh": "有样本被输入的次数不同，但对更新没有影响",
-            }
-        )
-    return tuple(notes)

@@ -1,39 +1,36 @@
 """Why the gradient differs: one factor, other weights, terms between samples, or rounding."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from samestep.app.evidence.bags import Text
 from samestep.experiments.audit import causes, parameters, precision, reweighting, scales
-from samestep.experiments.audit.case import Case, Cell, padded
+from samestep.experiments.audit.case import Case, padded
 from samestep.experiments.audit.compare import SMALL, Difference
+from samestep.experiments.audit.constants import penalty_in_gradient
 from samestep.experiments.audit.crossterms import explain_cross_terms, has_no_cross_terms
+from samestep.experiments.audit.handmade import clipped_before_division, clipped_by_hand, lost_in_reduction
 from samestep.experiments.audit.hidden_clips import clipped_by_rank, clipped_by_shard
+from samestep.experiments.audit.measured import explain_measured
 from samestep.experiments.audit.report import Finding, Weights
 from samestep.experiments.audit.reweighting import Reweighting, Span
+from samestep.experiments.audit.terms import explain_terms
+from samestep.experiments.audit.variations import Cell
 from samestep.experiments.audit.vectors import Array
-from samestep.experiments.audit.wording import finding, listing, unknown
+from samestep.experiments.audit.wording import finding, listing, number, unknown
 
 Found = dict[str, Difference | None]
 
-UNNAMED: dict[str, Text] = {
-    "unknown": {
-        "en": "The gradient is a re-weighting of the microbatches' gradients by no rule known here.",
-        "zh": "梯度是各微批次梯度的重新加权，但不是这里已知的规则。",
-    },
-    "reduced_again": {
-        "en": "What has been summed over the ranks is summed again after each later microbatch, so early ones "
-        "count P times "
-        "more. Reduce once, after the last backward of the window.",
-        "zh": "已在 rank 之间求和的梯度，在之后每个微批次又被求和一次，越早的微批次权重越大（每次 P 倍）。"
-        "应在窗口最后一次反向之后只归约一次。",
-    },
+UNNAMED: Text = {
+    "en": "The gradient is a re-weighting of the microbatches' gradients by no rule known here.",
+    "zh": "梯度是各微批次梯度的重新加权，但不是这里已知的规则。",
 }
-"""Rules for which there is no cause of their own."""
 
 BELOW_CROSS_TERMS = 1e-3
 """Relative error below which rounding is likelier than a missing term."""
+CONTRAST = 3.0
+"""By how much a rule has to explain a coarse gradient better than every other."""
 
 
 def which_samples(samples: Sequence[int]) -> Text:
@@ -50,20 +47,27 @@ def explain_gradient(case: Case, found: Found) -> Finding:
         return _not_finite(case, listing(broken))
     factor, residual = parameters.common_factor(expected, got)
     if residual < case.near and (not case.blurred or case.named(factor).names):
-        return scaled(case, factor)
-    return (
-        _reweighted(case)
-        or partly_scaled(case)
-        or clipped_by_shard(case)
-        or _rounded(case, BELOW_CROSS_TERMS)
-        or explain_cross_terms(case, found)
-        or _rounded(case, slack=precision.TERMS)
-        or unknown(
-            case,
-            "The gradient is neither a multiple of the right one nor a re-weighting of the microbatches' gradients.",
-            "梯度既不是正确值的倍数，也不是各微批次梯度的重新加权。",
-            evidence=_limits_met(case),
-        )
+        return clipped_before_division(case) or clipped_by_hand(case, factor) or scaled(case, factor)
+    reasons: tuple[Callable[[], Finding | None], ...] = (
+        lambda: _reweighted(case),
+        lambda: partly_scaled(case),
+        lambda: clipped_by_shard(case),
+        lambda: _rounded(case, BELOW_CROSS_TERMS),
+        lambda: explain_terms(case),
+        lambda: penalty_in_gradient(case),
+        lambda: lost_in_reduction(case),
+        lambda: explain_cross_terms(case, found),
+        lambda: explain_measured(case),
+        lambda: _rounded(case, slack=precision.TERMS),
+    )
+    for reason in reasons:
+        if explained := reason():
+            return explained
+    return unknown(
+        case,
+        "The gradient is neither a multiple of the right one nor a re-weighting of the microbatches' gradients.",
+        "梯度既不是正确值的倍数，也不是各微批次梯度的重新加权。",
+        evidence=_limits_met(case),
     )
 
 
@@ -86,14 +90,7 @@ def _limits_met(case: Case) -> tuple[Text, ...]:
                 "zh": "精度这么低的类型里，有效权重与舍入分不开：请用 float64 审计。",
             },
         )
-    if "clip" in case.ranks[0].events or any(trace.norms for trace in case.ranks):
-        return ()
-    return (
-        {
-            "en": 'A hand-written clip hides the gradient before it: say ctx.note("norm", norm) just before scaling.',
-            "zh": '手写的裁剪会掩盖裁剪之前的梯度：请在缩放之前调用 ctx.note("norm", norm)。',
-        },
-    )
+    return ()
 
 
 def scaled(case: Case, factor: float) -> Finding:
@@ -108,8 +105,8 @@ def scaled(case: Case, factor: float) -> Finding:
         "scale",
         names=named.names,
         evidence=evidence,
-        factor=f"{named.name} = {factor:.6g}" if named.names else f"{factor:.6g}",
-        usual=causes.USUAL.get(named.name, causes.NO_USUAL),
+        factor=f"{named.name} = {number(factor)}" if named.names else number(factor),
+        usual=causes.usual(named.name),
     )
 
 
@@ -141,45 +138,85 @@ def partly_scaled(case: Case) -> Finding | None:
         "zh": "它们多或少归约（或除）了一次",
     }
     return finding(
-        case, "scale", names=named.names, evidence=(evidence,), factor=f"{named.name} = {ratios[0]:.6g}", usual=usual
+        case,
+        "scale",
+        names=named.names,
+        evidence=(evidence,),
+        factor=f"{named.name} = {number(ratios[0])}",
+        usual=usual,
     )
 
 
 def span_of(case: Case, cells: Sequence[Cell]) -> Span:
-    """The gradients of these cells alone."""
-    return Span([case.basis(cell) if cell else None for cell in cells])
+    """The gradients of these cells alone; a cell that cannot be run alone has none."""
+    return Span([case.basis(cell) for cell in cells])
 
 
-def reference_weights(case: Case, span: Span, cells: Sequence[Cell]) -> Array | None:
-    """The weights with which the reference consists of the cells: n_c / N, or what fits; None if it does not."""
+def reference_weights(case: Case, span: Span, cells: Sequence[Cell]) -> tuple[Array, Array | None] | None:
+    """With which weights the reference consists of the cells, and what they are called if not that.
+
+    n_c/N, or what fits. Columns that are no means (a constant of the window divides them) have no weights that add up
+    to 1: then the report counts relative to n_c/N. None if the reference does not consist of the cells.
+    """
     usual = np.array([case.count(cell) for cell in cells])
     usual = usual / (case.weight or 1.0)
     against = span.against(case.reference.gradient)
     if against.residual(usual) < reweighting.fitting(case.near):
-        return usual
+        return usual, None
     fitted, residual = against.fit()
-    return fitted if residual < reweighting.fitting(case.near) and span.unique else None
+    if residual >= reweighting.fitting(case.near) or not span.unique or not np.all(fitted[usual > 0]):
+        return None
+    return fitted, None if abs(float(fitted.sum()) - 1.0) < case.apart else usual
 
 
 def _reweighted(case: Case) -> Finding | None:
     got = case.gradient
     assert got is not None
-    if case.blurred:
+    if case.variations is None:
         return None
+    if case.blurred:
+        return _by_contrast(case)
+    fits = reweighting.fitting(case.near)
     for table in dict.fromkeys((case.cells, case.plan.cells)):
         rows = padded(table)
         cells = [cell for row in rows for cell in row]
         span = span_of(case, cells)
-        right = reference_weights(case, span, cells)
-        if right is None:
+        found = reference_weights(case, span, cells)
+        if found is None:
             continue
+        right, shares = found
         counts = np.array([float(len(cell)) for cell in cells])
-        rule = reweighting.explain(span.against(got), right, counts, case.processes, reweighting.fitting(case.near))
+        rule = reweighting.explain(span.against(got), right, counts, case.processes, fits, shares)
         if rule is None:
             continue
         clipped = clipped_by_rank(case, span, right, rule.weights) if rule.pattern == "unknown" else None
-        return clipped or _weights_finding(case, rule, right, rows)
+        return clipped or _weights_finding(case, rule, right if shares is None else shares, rows)
     return None
+
+
+def _by_contrast(case: Case) -> Finding | None:
+    """In a coarse type: the rule that explains the gradient within its rounding, and clearly better than all others."""
+    assert case.gradient is not None
+    rows = padded(case.plan.cells)
+    cells = [cell for row in rows for cell in row]
+    span = span_of(case, cells)
+    right = np.array([case.count(cell) for cell in cells]) / (case.weight or 1.0)
+    counts = np.array([float(len(cell)) for cell in cells])
+    against = span.against(case.gradient)
+    if not span.used or span.against(case.reference.gradient).residual(right) > case.near:
+        return None
+    tried = sorted(
+        (against.multiple(weights)[1], pattern, weights)
+        for pattern, weights in reweighting.distinct(
+            [("right", right), *reweighting.patterns(right, counts, case.processes)]
+        )
+    )
+    best, pattern, weights = tried[0]
+    if pattern == "right" or best > case.near or (len(tried) > 1 and tried[1][0] < CONTRAST * best):
+        return None
+    factor, _ = against.multiple(weights)
+    factor = round(factor, 1) if abs(factor - 1) > 0.05 else 1.0
+    return _weights_finding(case, Reweighting(pattern, factor * weights, factor), right, rows)
 
 
 def _weights_finding(case: Case, rule: Reweighting, right: Array, rows: list[list[Cell]]) -> Finding:
@@ -195,15 +232,24 @@ def _weights_finding(case: Case, rule: Reweighting, right: Array, rows: list[lis
     }
     evidence: tuple[Text, ...] = ()
     names: tuple[str, ...] = ()
-    if abs(rule.factor - 1) > 1e-6 and rule.pattern in ("replica_equal", "microbatch_equal"):
+    if abs(rule.factor - 1) > case.apart and rule.pattern in EQUAL:
         named = case.named(rule.factor)
         names = named.names
         evidence = (
             {"en": f"All weights are {named.name} times as large on top.", "zh": f"此外所有权重都是 {named.name} 倍。"},
         )
-    if rule.pattern in UNNAMED:
-        return finding(case, "unknown", weights=weights, evidence=evidence, what=UNNAMED[rule.pattern])
+    if rule.pattern == "unknown":
+        return finding(case, "unknown", weights=weights, evidence=evidence, what=UNNAMED)
+    if rule.pattern in EQUAL:
+        evidence += (ONLY_WHILE_EQUAL,)
     return finding(case, rule.pattern, names=names, weights=weights, evidence=evidence, which=which)
+
+
+EQUAL = ("replica_equal", "microbatch_equal", "sample_share")
+ONLY_WHILE_EQUAL: Text = {
+    "en": "So it is right only while all of them have equally many.",
+    "zh": "因此只有当它们的计数都相等时才正确。",
+}
 
 
 def _rows(weights: Array, ranks: int) -> tuple[tuple[float, ...], ...]:

@@ -13,7 +13,7 @@ from samestep.experiments.audit.case import Case
 from samestep.experiments.audit.report import Finding
 from samestep.experiments.audit.reweighting import Span
 from samestep.experiments.audit.vectors import Array, Vectors
-from samestep.experiments.audit.wording import finding, numbers
+from samestep.experiments.audit.wording import OWN_NORMS, finding, numbers
 
 UNNOTED: Text = {
     "en": 'Told from the gradient alone (n is the right norm): ctx.note("norm", norm) before scaling would show it.',
@@ -79,11 +79,13 @@ def _if_equally_long(case: Case, cause: str, factors: Sequence[float], lengths: 
     if max(factors) - min(factors) <= case.apart * max(factors) or max(after) - min(after) > case.apart * max(after):
         return None
     relative = [length / case.reference.gradient.norm for length in lengths]
+    shown = ", ".join(f"{each} n" for each in numbers(relative).split(", "))
     return finding(
         case,
         cause,
         evidence=(UNNOTED,),
-        norms=", ".join(f"{numbers([each])} n" for each in relative),
+        how=OWN_NORMS,
+        norms=shown,
         expected="n",
         norm_rows=";".join(f"{each:.6g}" for each in relative),
     )

@@ -9,11 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from samestep.experiments.audit.failure import Failure
+from samestep.experiments.audit.failure import Failure, Fault
+from samestep.experiments.audit.hints import hint
 from samestep.experiments.audit.job import Job
 from samestep.experiments.ranks import parent
 from samestep.experiments.ranks.parent import Frame, Limits, Message, Program, Rank, RunFailedError, StuckError
 
+IDLE = 10.0
+"""Seconds without processor time after which ranks that are all inside torch wait for each other: Gloo's ranks "
+"sleep."""
 STARTING = 300.0
 """Seconds in which the first rank has to say something: importing torch is slow on a busy machine."""
 
@@ -32,10 +36,12 @@ class LaunchError(RuntimeError):
 
 @dataclass
 class _Work:
-    """Which file a rank is at, and whether it has nothing left to do there but wait for others."""
+    """Which file a rank is at, whether it has nothing left to do there but wait for others, and what helps if it "
+    "hangs."""
 
     index: int = 0
     waits: bool = False
+    hint: str = ""
 
 
 def launch(job: Job) -> None:
@@ -44,23 +50,30 @@ def launch(job: Job) -> None:
     works = {rank: _Work() for rank in range(job.settings.ranks)}
 
     def hear(rank: Rank, message: Message) -> None:
-        works[rank.number] = _Work(message["file"], message["waits"])
+        works[rank.number] = _Work(message["file"], message["waits"], message["hint"])
 
     timeout = job.settings.timeout
-    limits = Limits(silent_after=None, stuck_after=timeout, start_within=max(timeout, STARTING))
+    idle = IDLE if job.settings.backend == "gloo" else None
+    limits = Limits(silent_after=None, stuck_after=timeout, start_within=max(timeout, STARTING), idle_after=idle)
     try:
         parent.run(Program("samestep.experiments.audit.rank", job.settings.ranks), job.folder, hear, limits)
     except StuckError as error:
         raise _stuck(job, works, error) from None
     except RunFailedError as error:
-        raise LaunchError(works[error.rank].index, _fallen(error.culprit)) from None
+        raise LaunchError(works[error.rank].index, _fallen(job, error.culprit)) from None
 
 
-def _fallen(rank: Rank) -> Failure:
+def _fallen(job: Job, rank: Rank) -> Failure:
     """A mistake that the rank found in the reader's file, or how it ended and what it wrote last."""
     if rank.traceback is not None:
-        return Failure(rank.complaint or "", rank.number, rank.step, rank.traceback)
-    return Failure(rank.ending, rank.number, rank.step, log=_tail(rank.log))
+        message = rank.complaint or ""
+        what = hint(job.settings, rank.step, message, rank.traceback)
+        return Failure(message, rank.number, rank.step, rank.traceback, hint=what)
+    log = _tail(rank.log)
+    fault: Fault = "ours" if rank.complaint else "yours"  # what is the reader's comes with a traceback
+    return Failure(
+        rank.ending, rank.number, rank.step, log=log, fault=fault, hint=hint(job.settings, rank.step, rank.ending, log)
+    )
 
 
 def _tail(log: Path) -> str:
@@ -78,13 +91,24 @@ def _stuck(job: Job, works: dict[int, _Work], error: StuckError) -> LaunchError:
         f"    rank {each.number}: {each.step}; {_own_line(job.files[works[each.number].index], each.stack)}"
         for each in running
     )
-    message = f"nothing has moved for {job.settings.timeout:g} s: the ranks wait for each other, or one is stuck"
-    return LaunchError(works[culprit.number].index, Failure(message, culprit.number, culprit.step, log=where))
+    message = f"nothing has moved for {error.seconds:.0f} s: the ranks wait for each other, or one is stuck"
+    hints = "\n".join(works[each.number].hint for each in running if works[each.number].hint)
+    failure = Failure(message, culprit.number, culprit.step, log=where, fault="hang", hint=hints)
+    return LaunchError(works[culprit.number].index, failure)
 
 
 def _own_line(file: Path, stack: Sequence[Frame]) -> str:
-    own = next((frame for frame in stack if Path(frame[0]) == file), None)
-    if own is None:
+    """The reader's line, and what torch does in it."""
+    at = next((i for i, frame in enumerate(stack) if Path(frame.file).parent == file.parent), None)
+    if at is None:
         return "outside the reader's file"
-    inside = "" if own is stack[0] else f", inside {stack[0][2]}()"
-    return f"at {file.name}:{own[1]} in {own[2]}(){inside}"
+    own = stack[at]
+    inside = [frame for frame in stack[:at] if "/torch/" in frame.file and frame.function not in _BETWEEN]
+    called = inside[-1].function if inside else ""
+    waits = f", waiting inside {_NAMES.get(called, f'{called}()')}" if called else ""
+    return f"at {Path(own.file).name}:{own.line} in {own.function}(){waits}"
+
+
+_BETWEEN = ("wrapper", "method", "decorate_context", "_wrapped_call_impl", "_call_impl")
+"""Functions of torch that only pass a call on."""
+_NAMES = {"backward": "backward(), where a wrapper reduces the gradients"}

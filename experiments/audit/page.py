@@ -83,7 +83,7 @@ def _options(settings: Settings) -> Iterator[str]:
     """What differs from the usual settings, and always how many processes and microbatches, and the plan."""
     shown: dict[str, Any] = {name: getattr(settings, name) for name in ("processes", "microbatches", "plan")}
     usual = Settings()
-    others = ("backend", "dtype", "atol", "timeout")
+    others = ("backend", "dtype", "atol", "timeout", "steps")
     shown |= {name: value for name in others if (value := getattr(settings, name)) != getattr(usual, name)}
     for name, value in shown.items():
         yield from (f"--{name}", f"{value:g}" if isinstance(value, float) else str(value))

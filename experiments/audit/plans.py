@@ -21,10 +21,14 @@ class TooFewSamplesError(ValueError):
 
 @dataclass(frozen=True)
 class Plan:
-    """`cells[rank][microbatch]`: numbers of samples, each from 0 to N - 1."""
+    """`cells[rank][microbatch]`: numbers of samples, each from 0 to N - 1.
+
+    wanted   with so many samples all counts of a ragged plan would differ; 0 if they do
+    """
 
     name: str
     cells: Cells
+    wanted: int = 0
 
     @property
     def counts(self) -> list[list[int]]:
@@ -38,6 +42,39 @@ def named(name: str, samples: int, ranks: int, microbatches: int) -> list[Plan]:
         return [Plan(name, _cells(_COUNTS[name](samples, ranks, microbatches), ranks))]
     names = [each for each in _COUNTS if each != "empty-rank" or ranks > 1]
     return [plan for each in names for plan in named(each, samples, ranks, microbatches)]
+
+
+def fitting(name: str, samples: int, ranks: int, microbatches: int) -> list[Plan]:
+    """The same; where a ragged plan needs more samples, the raggedest one that fits. Raises TooFewSamplesError."""
+    cells = ranks * microbatches
+    enough = cells * (cells + 1) // 2
+    if samples >= enough or name not in ("ragged", "all"):
+        return named(name, samples, ranks, microbatches)
+    _require("ragged", samples, cells, ranks, microbatches)
+    raggedest = Plan("ragged", _cells(_order(_unequal(samples, cells), ranks), ranks), enough)
+    if name == "ragged":
+        return [raggedest]
+    others = [each for each in _COUNTS if each != "ragged" and (each != "empty-rank" or ranks > 1)]
+    return [raggedest, *(plan for each in others for plan in _if_it_fits(each, samples, ranks, microbatches))]
+
+
+def _if_it_fits(name: str, samples: int, ranks: int, microbatches: int) -> list[Plan]:
+    try:
+        return named(name, samples, ranks, microbatches)
+    except TooFewSamplesError:  # `all` is every plan that fits
+        return []
+
+
+def _unequal(samples: int, cells: int) -> list[int]:
+    """At least one sample in every cell, and what is left over in as many different counts as it is enough for."""
+    left, step = samples - cells, 1
+    more: list[int] = []
+    while len(more) < cells - 1 and left - sum(more) >= step:
+        more.append(step)
+        step += 1
+    if more:
+        more[-1] += left - sum(more)
+    return [1 + extra for extra in [0] * (cells - len(more)) + more]
 
 
 def _cells(counts: Sequence[int], ranks: int) -> Cells:
@@ -62,8 +99,14 @@ def _ragged(samples: int, ranks: int, microbatches: int) -> list[int]:
     _require("ragged", samples, cells * (cells + 1) // 2, ranks, microbatches)
     left = samples - cells * (cells + 1) // 2
     counts = [i + 1 + left // cells + (i >= cells - left % cells) for i in range(cells)]
+    return _order(counts, ranks)
+
+
+def _order(counts: list[int], ranks: int) -> list[int]:
+    """The first order, of those tried, in which all ranks' sums differ."""
+    each = len(counts) // ranks
     for order in _orders(counts):
-        sums = [sum(order[rank * microbatches : (rank + 1) * microbatches]) for rank in range(ranks)]
+        sums = [sum(order[rank * each : (rank + 1) * each]) for rank in range(ranks)]
         if len(set(sums)) == ranks:
             return order
     return counts

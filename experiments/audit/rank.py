@@ -14,17 +14,20 @@ import pickle
 import shutil
 import signal
 import sys
+import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 import torch
 
 from samestep.experiments.audit import perform, taps, worlds
 from samestep.experiments.audit.diagnosis import diagnose
 from samestep.experiments.audit.failure import Failure, ReaderError
+from samestep.experiments.audit.hints import hint
 from samestep.experiments.audit.job import Job
 from samestep.experiments.audit.plans import Plan, TooFewSamplesError
 from samestep.experiments.audit.report import Report, failed
@@ -37,7 +40,19 @@ LONG = timedelta(hours=24)
 
 REFERENCE = "reference on one process"
 
-Tell = Callable[[int, str], None]
+
+class Tell(Protocol):
+    """Says to the parent which file this rank is at, what it does, and what may help if it hangs there."""
+
+    def __call__(self, index: int, doing: str, hint: str = "") -> None: ...
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A file whose reference has been run: its plans, and how often step() is called."""
+
+    plans: list[Plan]
+    calls: int
 
 
 class Rank:
@@ -51,7 +66,7 @@ class Rank:
         taps.install()
         gc.freeze()  # what the imports made stays: collections after every run need not go through it
 
-    def references(self) -> dict[int, list[Plan]]:
+    def references(self) -> dict[int, Ready]:
         """The plans of every file that can be run on one process; the others get their report now."""
         ready = {}
         with worlds.of_one(self.settings.backend):
@@ -65,34 +80,35 @@ class Rank:
                     self._refuse(index, error, REFERENCE)
         return ready
 
-    def _reference(self, index: int, place: Path) -> list[Plan]:
+    def _reference(self, index: int, place: Path) -> Ready:
         """Check and run one file, unless an earlier launch of this job has done so."""
-        done = self.job.place(index) / "plans.pickle"
+        done = self.job.place(index) / "ready.pickle"
         if done.exists() and self.rank == 0:
-            known: list[Plan] = pickle.loads(done.read_bytes())
+            known: Ready = pickle.loads(done.read_bytes())
             return known
         samples = perform.check_twice(place, self.dtype)
         plans = self.settings.plans(samples)
         folder = self.job.place(index) / (f"reference{self.rank}" if self.rank else "reference")
-        perform.alone(place, self.dtype, self.device, folder, None)
+        run = perform.reference(place, self.dtype, self.device, folder, self.settings.steps)
+        ready = Ready(plans, run.calls)
         if self.rank == 0:
-            keep(done, plans)
-        return plans
+            keep(done, ready)
+        return ready
 
-    def steps(self, world: World, ready: dict[int, list[Plan]]) -> None:
+    def steps(self, world: World, ready: dict[int, Ready]) -> None:
         """The reader's step of every file under every plan that has not been run yet, on all ranks."""
-        for index, plans in ready.items():
-            for plan in plans:
-                traces = [self._traces(index, plan) / f"rank{rank}" / "trace.pickle" for rank in range(world.size)]
-                if world.gather(all(trace.exists() for trace in traces))[0]:
+        for index, each in ready.items():
+            for plan in each.plans:
+                runs = [self._traces(index, plan) / f"rank{rank}" / "run.pickle" for rank in range(world.size)]
+                if world.gather(all(run.exists() for run in runs))[0]:
                     continue
                 try:
-                    self._step(world, index, plan)
+                    self._step(world, index, plan, each.calls)
                 except perform.UnequalStartError as error:
                     self._refuse(index, error, f"plan {plan.name}")
                     break
 
-    def _step(self, world: World, index: int, plan: Plan) -> None:
+    def _step(self, world: World, index: int, plan: Plan, calls: int) -> None:
         folder = self._traces(index, plan) / f"rank{self.rank}"
         tell = partial(self.tell, index)
         tell(f"plan {plan.name}: build")
@@ -103,25 +119,35 @@ class Rank:
             folder,
             plan,
             world,
-            lambda doing: tell(f"plan {plan.name}: {doing}"),
+            lambda doing, hint="": tell(f"plan {plan.name}: {doing}", hint),
+            calls,
         )
 
     def _traces(self, index: int, plan: Plan) -> Path:
         return self.job.place(index) / plan.name
 
-    def reports(self, ready: dict[int, list[Plan]]) -> None:
+    def reports(self, ready: dict[int, Ready]) -> None:
         """Compare and explain."""
         with worlds.of_one(self.settings.backend):
-            for index, plans in ready.items():
+            for index, each in ready.items():
                 if not self.job.report(index).exists():
                     self.tell(index, "comparison")
                     place = self.job.files[index]
-                    report = diagnose(place, self.job.place(index), plans, self.settings, self.device)
-                    keep(self.job.report(index), report)
+                    keep(self.job.report(index), self._report(place, self.job.place(index), each.plans))
+
+    def _report(self, place: Path, folder: Path, plans: list[Plan]) -> Report:
+        try:
+            return diagnose(place, folder, plans, self.settings, self.device)
+        except Exception as error:  # whatever we do wrong here is our fault, and is to be called so
+            trace = "".join(traceback.format_exception(error))
+            return failed(
+                place, Failure(f"{type(error).__name__}: {error}", None, "comparison", log=trace, fault="ours")
+            )
 
     def _refuse(self, index: int, error: Exception, doing: str) -> None:
         if self.rank == 0:
-            failure = Failure(str(error), 0, doing, getattr(error, "own_traceback", ""))
+            trace = getattr(error, "own_traceback", "")
+            failure = Failure(str(error), 0, doing, trace, hint=hint(self.settings, doing, str(error), trace))
             keep(self.job.report(index), failed(self.job.files[index], failure))
 
 
@@ -155,7 +181,7 @@ def join(job: Job, rank: int, size: int, show: Callable[[Report], int]) -> NoRet
         _end_children()
         end(code)
 
-    def tell(index: int, doing: str) -> None:
+    def tell(index: int, doing: str, hint: str = "") -> None:
         current["doing"] = doing
 
     try:
@@ -178,8 +204,8 @@ def main(post: child.Post) -> None:
     """Be what `audit.launch` starts. A mistake in the reader's file goes to the parent with the reader's frames."""
     job: Job = pickle.loads((post.folder / "job.pickle").read_bytes())
 
-    def tell(index: int, doing: str) -> None:
-        post.say(step=doing, file=index, waits=doing.endswith(perform.WAITS))
+    def tell(index: int, doing: str, hint: str = "") -> None:
+        post.say(step=doing, file=index, waits=doing.endswith(perform.WAITS), hint=hint)
 
     try:
         work(job, post.rank, post.size, worlds.rendezvous(post.folder), LONG, tell, everywhere=False)

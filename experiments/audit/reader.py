@@ -7,7 +7,8 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from inspect import Parameter, signature
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,7 +22,47 @@ from samestep.experiments.audit.failure import ReaderError
 PACKAGE = Path(__file__).resolve().parent
 REQUIRED = ("build", "data", "step")
 
-Step = Callable[[Context, nn.Module, torch.optim.Optimizer, Data], object]
+Step = Callable[..., object]
+
+
+@dataclass(frozen=True)
+class Built:
+    """What build() made: the model, what it returned as optimizer (one, or several in a list or a dictionary), others.
+
+    `others`: schedulers, a scaler, a moving average …: whatever it returned after that.
+    """
+
+    model: nn.Module
+    optimizer: Any
+    others: tuple[Any, ...] = ()
+    module: ModuleType | None = field(default=None, repr=False)
+
+    @property
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """All optimizers in order."""
+        return [each for value in (self.optimizer, *self.others) for each in _optimizers_in(value)]
+
+    def held(self) -> dict[str, Any]:
+        """What the file holds beside model and optimizers: others, and its global names that are no code."""
+        own = (self.model, self.optimizer, *self.others)
+        names = vars(self.module) if self.module else {}
+        globals_ = {
+            name: value
+            for name, value in names.items()
+            if not name.startswith("__")
+            and not isinstance(value, (ModuleType, type, torch.optim.Optimizer))
+            and (not callable(value) or isinstance(value, nn.Module))
+            and not any(value is each for each in own)
+        }
+        others = {type(each).__name__: each for each in self.others if not _optimizers_in(each)}
+        return others | globals_
+
+
+def _optimizers_in(value: Any) -> list[torch.optim.Optimizer]:
+    if isinstance(value, torch.optim.Optimizer):
+        return [value]
+    inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
+    return [each for each in inside if isinstance(each, torch.optim.Optimizer)]
 
 
 @contextmanager
@@ -56,20 +97,21 @@ class ReaderFile:
     module: ModuleType
     dtype: torch.dtype
 
-    def build(self) -> tuple[nn.Module, torch.optim.Optimizer]:
-        """Model and optimizer, in the audit's floating-point type."""
+    def build(self) -> tuple[Any, ...]:
+        """Model, optimizer and whatever else the file returns, the model in the audit's floating-point type."""
         with blamed(self.place, "build() failed"):
             made = self.module.build()
         if not (
-            isinstance(made, tuple)
-            and len(made) == 2
-            and isinstance(made[0], nn.Module)
-            and isinstance(made[1], torch.optim.Optimizer)
+            isinstance(made, tuple) and len(made) >= 2 and isinstance(made[0], nn.Module) and _optimizers_in(made[1])
         ):
             raise ReaderError(f"build() must return (model, optimizer), it returned {_described(made)}")
-        model, optimizer = made
-        model.to(self.dtype)
-        return model, optimizer
+        made[0].to(self.dtype)
+        return made
+
+    def built(self) -> Built:
+        """The same with names."""
+        model, optimizer, *others = self.build()
+        return Built(model, optimizer, tuple(others), self.module)
 
     def data(self) -> Data:
         """The whole batch: tensors of as many rows."""
@@ -104,18 +146,38 @@ class ReaderFile:
             raise ReaderError(f"weights(data) must not be negative and must be finite, one is {wrong:g}")
         return weights
 
-    def step(self, context: Context, model: nn.Module, optimizer: torch.optim.Optimizer, data: Data) -> None:
+    def step(
+        self, context: Context, model: nn.Module, optimizer: Any, data: Data, others: tuple[Any, ...] = ()
+    ) -> None:
         """One update, as the reader trains."""
         with blamed(self.place, "step() failed"):
-            self.module.step(context, model, optimizer, data)
+            _call(self.module.step, context, model, optimizer, data, others)
 
-    def reference(self, context: Context, model: nn.Module, optimizer: torch.optim.Optimizer, data: Data) -> None:
+    def reference(
+        self, context: Context, model: nn.Module, optimizer: Any, data: Data, others: tuple[Any, ...] = ()
+    ) -> None:
         """The plain update: the reader's own, or step() with one process and one microbatch."""
         if not hasattr(self.module, "reference"):
-            self.step(context, model, optimizer, data)
+            self.step(context, model, optimizer, data, others)
             return
         with blamed(self.place, "reference() failed"):
-            self.module.reference(context, model, optimizer, data)
+            _call(self.module.reference, context, model, optimizer, data, others)
+
+
+def _call(function: Step, context: Context, model: nn.Module, optimizer: Any, data: Data, others: Any) -> None:
+    """Call the reader's function: (ctx, model, optimizer, data), and the others of build() where it takes more.
+
+    The argument that is called `data` (else the fourth) gets the batch, the rest what build() returned, in order.
+    """
+    if not others:
+        function(context, model, optimizer, data)
+        return
+    kinds = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    names = [name for name, each in signature(function).parameters.items() if each.kind in kinds]
+    made = [optimizer, *others]
+    at = names.index("data") if "data" in names else 3
+    given = [*made[: at - 2], data, *made[at - 2 :]]
+    function(context, model, *given[: len(names) - 2])
 
 
 def _described(value: object) -> str:
@@ -176,9 +238,21 @@ def _feed(total: "hashlib.blake2b", value: Any) -> None:
         for each in value:
             _feed(total, each)
     else:
-        total.update(repr(value).encode())
+        text = repr(value)
+        total.update((type(value).__name__ if " at 0x" in text else text).encode())
 
 
-def built_digest(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
+def built_digest(model: nn.Module, *others: Any) -> str:
     """A digest of everything that build() decides."""
-    return digest([model.state_dict(), optimizer.state_dict()])
+    return digest([model.state_dict(), *(_state(each) for each in others)])
+
+
+def _state(value: Any) -> Any:
+    """What can be compared of an object: its state_dict(), else the numbers and tensors that it is."""
+    if isinstance(value, Mapping):
+        return {key: _state(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_state(each) for each in value]
+    if callable(getattr(value, "state_dict", None)):
+        return value.state_dict()
+    return value if isinstance(value, (torch.Tensor, int, float, str)) else type(value).__name__

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from samestep.app.evidence.bags import Text
 from samestep.experiments.audit import compare
 from samestep.experiments.audit.case import Case
+from samestep.experiments.audit.measured import differing, who_is_missing
 from samestep.experiments.audit.report import Finding
 from samestep.experiments.audit.wording import finding, listing, unknown
 
@@ -14,6 +15,8 @@ def explain_replicas(case: Case) -> Finding | None:
     idle = [trace for trace in case.ranks if trace.steps == 0]
     if idle and len(idle) < case.processes:
         return _some_stepped(case)
+    if unwaited := not_waited(case):
+        return unwaited
     same_before = not compare.replicas(case.ranks, "gradient", case.atol).there
     if same_before and compare.replicas(case.ranks, "clipped_gradient", case.atol).there:
         return None
@@ -27,7 +30,50 @@ def explain_replicas(case: Case) -> Finding | None:
             "model, with the same optimizer?",
             "各 rank 用相同的梯度更新，参数却不同：它们的初始模型和优化器相同吗？",
         )
-    return finding(case, "not_reduced", why=_why_not_reduced(case))
+    if _met_after_the_step(case) and not compare.replicas(case.ranks, "parameters", case.atol).there:
+        return finding(case, "parameters_averaged", evidence=_which(case))
+    missing = who_is_missing(case)
+    evidence = (*_which(case), *((missing,) if missing else ()))
+    return finding(case, "not_reduced", why=_why_not_reduced(case), evidence=evidence)
+
+
+def _met_after_the_step(case: Case) -> bool:
+    """Every rank called a collective after its last step: parameters that agree may also do so by chance."""
+    ends = [" ".join(trace.events).rpartition("step")[2] for trace in case.ranks]
+    return all("collective" in end for end in ends)
+
+
+def not_waited(case: Case) -> Finding | None:
+    """A collective that was begun and not waited for: whether it is done by the step is chance."""
+    names = sorted({name for trace in case.ranks for name in trace.unwaited})
+    if not names:
+        return None
+    collective = next(each for trace in case.ranks for each in trace.unwaited.values())
+    why: Text = {
+        "en": f"{collective}(…, async_op=True) was begun on {listing(names)}, and nobody waited for it before the "
+        f"step: call wait() on what it returns.",
+        "zh": f"对 {listing(names)} 发起了 {collective}(…, async_op=True)，但在 step 之前没有等待它完成："
+        "应对它的返回值调用 wait()。",
+    }
+    return finding(case, "not_reduced", why=why)
+
+
+def _which(case: Case) -> tuple[Text, ...]:
+    """Tensors with which the ranks step differently, and those with which they do not."""
+    kind = "clipped_gradient"
+    if any(kind not in trace.vectors for trace in case.ranks):
+        return ()
+    first = case.ranks[0].clipped_gradient
+    others = [trace.clipped_gradient for trace in case.ranks[1:]]
+    apart, alike = differing(first, others, case.atol * max(first.scale, compare.SMALL))
+    if not apart or not alike:
+        return ()
+    return (
+        {
+            "en": f"The ranks step with different gradients of {listing(apart)}; of {listing(alike)} they agree.",
+            "zh": f"各 rank 更新所用的 {listing(apart)} 的梯度不同；{listing(alike)} 的一致。",
+        },
+    )
 
 
 def _other_optimizers(case: Case) -> Finding | None:
@@ -82,10 +128,36 @@ def _some_stepped(case: Case) -> Finding:
 
 def _why_not_reduced(case: Case) -> Text:
     first = case.ranks[0]
-    without = first.forwards["ddp without synchronisation"]
-    forwards = [event for event in first.events if event.startswith("forward")]
     if not any(trace.collectives for trace in case.ranks):
         return {"en": "No collective was issued at all.", "zh": "没有发起任何集合通信。"}
+    if first.forwards["ddp"] or first.forwards["ddp without synchronisation"]:
+        return _why_not_by_ddp(case)
+    called = [event.removeprefix("collective ") for event in first.events if event.startswith("collective ")]
+    if not called:
+        return {
+            "en": "No forward went through DistributedDataParallel: is ddp.module, or the bare model, called?",
+            "zh": "没有一次前向经过 DistributedDataParallel：是否调用了 ddp.module 或未包装的模型？",
+        }
+    counted = ", ".join(f"{name} ×{called.count(name)}" for name in dict.fromkeys(called))
+    return {
+        "en": f"The step reduces by hand (rank 0 called {counted} outside the backward): not everything that every "
+        "backward added is in there.",
+        "zh": f"归约是手写的（rank 0 在反向之外调用了 {counted}）：并非每次反向所加的一切都在其中。",
+    }
+
+
+def _why_not_by_ddp(case: Case) -> Text:
+    first = case.ranks[0]
+    apart = _apart(case)
+    outside = [name for name in apart if name not in first.wrapped]
+    if outside and len(outside) == len(apart):
+        return {
+            "en": f"{listing(outside)} is no parameter of the module that DistributedDataParallel wraps: reduce it by "
+            "hand, or put it into that module.",
+            "zh": f"{listing(outside)} 不是 DistributedDataParallel 所包装模块的参数：应手动归约，或放进该模块。",
+        }
+    without = first.forwards["ddp without synchronisation"]
+    forwards = [event for event in first.events if event.startswith("forward")]
     unused = sorted({name for trace in case.ranks for name in trace.none_gradients})
     if without and not first.forwards["ddp"]:
         return {
@@ -96,11 +168,6 @@ def _why_not_reduced(case: Case) -> Text:
         return {
             "en": "The last forward ran inside no_sync(); what counts is where the forward runs, not the backward.",
             "zh": "最后一次前向在 no_sync() 里；起作用的是前向所在的位置，而不是反向。",
-        }
-    if first.forwards["plain"] and not first.forwards["ddp"]:
-        return {
-            "en": "No forward went through DistributedDataParallel: is ddp.module, or the bare model, called?",
-            "zh": "没有一次前向经过 DistributedDataParallel：是否调用了 ddp.module 或未包装的模型？",
         }
     if unused:
         return {
@@ -113,3 +180,11 @@ def _why_not_reduced(case: Case) -> Text:
         "en": "Two forwards before two backwards, or a backward outside the wrapper, do this.",
         "zh": "两次前向后再两次反向，或绕过包装模块的反向，都会这样。",
     }
+
+
+def _apart(case: Case) -> list[str]:
+    if any("clipped_gradient" not in trace.vectors for trace in case.ranks):
+        return []
+    first = case.ranks[0].clipped_gradient
+    others = [trace.clipped_gradient for trace in case.ranks[1:]]
+    return differing(first, others, case.atol * max(first.scale, compare.SMALL))[0]

@@ -35,8 +35,22 @@ class Weights:
 
 
 @dataclass(frozen=True)
+class Site:
+    """One call in the reader's files: what it is, `file.py:31`, and the line."""
+
+    event: str
+    place: str
+    line: str
+
+
+@dataclass(frozen=True)
 class Finding:
-    """A cause with its sentence and evidence. `chapter` and `calculator` are addresses within the book."""
+    """A cause with its sentence and evidence. `chapter` and `calculator` are addresses within the book.
+
+    term   the summand of the loss that is meant; None for all of it
+    sites  what is meant in the reader's files: `backward` → `my_step.py:31`, with the line itself
+    edit   what to write there
+    """
 
     cause: str
     sentence: Text
@@ -46,6 +60,9 @@ class Finding:
     weights: Weights | None = None
     chapter: str = ""
     calculator: str = ""
+    term: str | None = None
+    sites: tuple[Site, ...] = ()
+    edit: Text | None = None
 
 
 @dataclass(frozen=True)
@@ -62,7 +79,10 @@ class RankLog:
 
 @dataclass(frozen=True)
 class PlanReport:
-    """One plan: its cells, the stages in order, and the finding. `sizes` counts samples, `counts` their weights."""
+    """One plan: its cells, the stages in order, and the finding. `sizes` counts samples, `counts` their weights.
+
+    update    the one that is shown, of `updates` that could be compared: the first that differs, else the first
+    """
 
     name: str
     sizes: tuple[tuple[int, ...], ...]
@@ -76,6 +96,8 @@ class PlanReport:
     ranks: tuple[RankLog, ...] = ()
     limits: tuple[Text, ...] = ()
     notes: tuple[Text, ...] = ()
+    update: int = 1
+    updates: int = 1
 
     @property
     def cause(self) -> str | None:
@@ -87,6 +109,15 @@ class PlanReport:
         """The finding's factor."""
         return self.finding.factor if self.finding else None
 
+
+SCHEMA = "samestep.audit/2"
+"""Of the report for machines: another number where a key has another meaning or is gone."""
+SAME: Text = {
+    "en": "The same update: every plan agrees with one process at every stage that was compared.",
+    "zh": "是同一次更新：每个方案在所比较的每一级都与单进程一致。",
+}
+EQUAL_ONLY = ("contiguous",)
+"""Plans that a wrong weighting can pass."""
 
 _WORST: tuple[Verdict, ...] = ("error", "different", "vacuous", "same")
 
@@ -133,6 +164,39 @@ class Report:
         """The exit code: 0 same, 1 different or vacuous, 2 could not be run."""
         return {"same": 0, "different": 1, "vacuous": 1, "error": 2}[self.verdict]
 
+    @property
+    def sentence(self) -> Text:
+        """The whole report in one sentence."""
+        if self.failure:
+            return {"en": str(self.failure).partition("\n")[0], "zh": str(self.failure).partition("\n")[0]}
+        return self.headline.finding.sentence if self.headline and self.headline.finding else SAME
+
+    @property
+    def across(self) -> tuple[Text, ...]:
+        """What the plans say together: where they do not agree, that is shown as such."""
+        by_verdict = {plan.name: plan.verdict for plan in self.plans}
+        passed = [name for name in EQUAL_ONLY if by_verdict.get(name) == "same"]
+        failed_ones = [plan for plan in self.plans if plan.verdict == "different"]
+        found: list[Text] = []
+        if passed and any(plan.name not in EQUAL_ONLY for plan in failed_ones):
+            names = ", ".join(plan.name for plan in failed_ones)
+            found.append(
+                {
+                    "en": f"Right only while microbatches are equal: {passed[0]} is the same, {names} is not.",
+                    "zh": f"只有各微批次相等时才正确：{passed[0]} 相同，{names} 不同。",
+                }
+            )
+        causes = {plan.name: plan.cause for plan in failed_ones}
+        if len(set(causes.values())) > 1:
+            shown = "; ".join(f"{name}: {cause}" for name, cause in causes.items())
+            found.append(
+                {
+                    "en": f"The plans show different causes ({shown}); the first one is the headline.",
+                    "zh": f"各方案显示的原因不同（{shown}）；标题取第一个。",
+                }
+            )
+        return tuple(found)
+
     def __str__(self) -> str:
         from samestep.experiments.audit.printing import printed
 
@@ -149,7 +213,9 @@ def as_json(report: Report) -> str:
     headline = report.headline
     finding = headline.finding if headline else None
     value: dict[str, Any] = {
+        "schema": SCHEMA,
         "file": report.file.name,
+        "sentence": report.sentence,
         "verdict": report.verdict,
         "first_difference": report.first_difference,
         "cause": report.cause,
@@ -157,6 +223,7 @@ def as_json(report: Report) -> str:
         "stages": [_stage(stage) for stage in headline.stages] if headline else [],
         "weights": finding.weights.observed if finding and finding.weights else None,
         "plans": [_plan(plan) for plan in report.plans],
+        "across_plans": report.across,
         "failure": asdict(report.failure) if report.failure else None,
         "samples": report.samples,
         "weight": report.weight,
@@ -166,6 +233,7 @@ def as_json(report: Report) -> str:
         "backend": report.settings.backend,
         "dtype": report.settings.dtype,
         "atol": report.settings.tolerance,
+        "steps": report.settings.steps,
     }
     return json.dumps(_finite(value), ensure_ascii=False, allow_nan=False, indent=1) + "\n"
 

@@ -6,7 +6,7 @@ Up to a million parameters v comes from least squares on the matrix B, above fro
 tensor at a time. Residuals are always formed element by element, as a Gram matrix alone would lose half the digits.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -120,23 +120,49 @@ def fitting(near: float) -> float:
     return max(FITS, near)
 
 
-def explain(against: Against, right: Array, counts: Array, ranks: int, fits: float = FITS) -> Reweighting | None:
+def explain(
+    against: Against, right: Array, counts: Array, ranks: int, fits: float = FITS, shares: Array | None = None
+) -> Reweighting | None:
     """The first rule that gives the gradient, or unnamed weights if they are unique; None if it is no re-weighting.
 
     right   w_c, weights of the reference
     counts  n_c, in rank order, as many cells a rank
+    shares  what the weights are called in the report, where a column is no mean: weights count relative to `right`
     """
-    for pattern, weights in _patterns(right, counts, ranks):
-        factor, residual = against.multiple(weights)
+    called = right if shares is None else shares
+    scale = np.divide(right, called, out=np.ones_like(right), where=called != 0)
+    for pattern, weights in patterns(called, counts, ranks):
+        factor, residual = against.multiple(weights * scale)
         if residual < fits:
             return Reweighting(pattern, factor * weights, factor)
     weights, residual = against.fit()
     if residual < fits and against.span.unique:
-        return _named_by_ratio(weights, right, max(SAME_WEIGHT, 100 * fits))
+        return _named_by_ratio(weights / scale, called, max(SAME_WEIGHT, 100 * fits))
+    if shares is not None:
+        return None
     return _single_cells(against, right, fits)
 
 
-def _patterns(right: Array, counts: Array, ranks: int) -> Iterator[tuple[str, Array]]:
+def named(weights: Array, right: Array, counts: Array, ranks: int, close: float) -> Reweighting:
+    """The rule that weights which are known already follow."""
+    for pattern, wanted in patterns(right, counts, ranks):
+        factor = float(weights @ wanted) / float(wanted @ wanted)
+        if np.max(np.abs(weights - factor * wanted)) <= close * np.max(np.abs(weights)):
+            return Reweighting(pattern, weights, factor)
+    return _named_by_ratio(weights, right, close)
+
+
+def distinct(rules: Iterable[tuple[str, Array]]) -> list[tuple[str, Array]]:
+    """Rules by name, without those that are a multiple of an earlier one."""
+    kept: list[tuple[str, Array]] = []
+    for pattern, weights in rules:
+        unit = weights / (np.linalg.norm(weights) or 1.0)
+        if not any(abs(unit @ other / np.linalg.norm(other)) > 1 - 1e-12 for _, other in kept):
+            kept.append((pattern, weights))
+    return kept
+
+
+def patterns(right: Array, counts: Array, ranks: int) -> Iterator[tuple[str, Array]]:
     """Rules by name. Where some weight of the reference is unknown, n_c stands for it up to a constant."""
     table, present = right.reshape(ranks, -1), (counts > 0).reshape(ranks, -1)
     of_rank = table.sum(axis=1, keepdims=True)
@@ -148,8 +174,10 @@ def _patterns(right: Array, counts: Array, ranks: int) -> Iterator[tuple[str, Ar
     yield "microbatch_equal", (present / present.size).ravel()
     yield "microbatch_equal", alone.ravel()
     yield "microbatch_equal", within.ravel()
+    if counts.sum() and not np.allclose(right, counts / counts.sum(), rtol=1e-6):
+        yield "sample_share", counts / counts.sum()
     if ranks > 1 and table.shape[1] > 1:
-        yield "reduced_again", (table * float(ranks) ** np.arange(table.shape[1])[::-1]).ravel()
+        yield "reduced_repeatedly", (table * float(ranks) ** np.arange(table.shape[1])[::-1]).ravel()
 
 
 def _named_by_ratio(weights: Array, right: Array, close: float) -> Reweighting:

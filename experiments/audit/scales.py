@@ -1,10 +1,17 @@
 """Name a factor: k as an expression in P (processes), K (microbatches), N (weight of the batch), S (the loss scale).
 
+The square roots of P are those of a norm that counts copies, or of a learning-rate rule; T is the number of elements
+of a field of data(), padding included; fractions such as 3/4 come last.
+
 With coprime P and K the names can be told apart; where several expressions have the same value all of them are said.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 
+LARGEST = 9
+"""Greatest number in a fraction's denominator."""
 RELATIVE = 1e-7
 """Two factors that agree this well are the same: gradients of one scale differ by a hundred million times less."""
 
@@ -54,12 +61,40 @@ def name(
     weight: float,
     loss_scale: float | None = None,
     relative: float = RELATIVE,
+    sizes: Mapping[str, float] | None = None,
 ) -> Factor:
-    """The factor with every expression that has its value."""
-    candidates = expressions(processes, microbatches, weight, loss_scale)
-    fitting = [each for each, number in candidates.items() if abs(value / number - 1) < relative]
-    simplest = min((_symbols(each) for each in fitting), default=0)
-    return Factor(value, tuple(each for each in fitting if _symbols(each) == simplest))
+    """The factor with every expression that has its value. Rarer expressions are tried only where no other fits."""
+    for candidates in (
+        expressions(processes, microbatches, weight, loss_scale),
+        rarer(processes, weight, sizes or {}),
+        fractions(),
+    ):
+        fitting = [each for each, number in candidates.items() if abs(value / number - 1) < relative]
+        if fitting:
+            simplest = min(_symbols(each) for each in fitting)
+            return Factor(value, tuple(each for each in fitting if _symbols(each) == simplest))
+    return Factor(value, ())
+
+
+def rarer(processes: int, weight: float, sizes: Mapping[str, float]) -> dict[str, float]:
+    """Square roots of P, and the batch's weight against the number of elements of a field, `T(labels)`."""
+    found = {"sqrt(P)": processes**0.5, "1/sqrt(P)": processes**-0.5} if processes > 1 else {}
+    for field, size in sizes.items():
+        if size and weight and size != weight:
+            found |= {f"N/T({field})": weight / size, f"T({field})/N": size / weight, f"1/T({field})": 1 / size}
+            if processes > 1:
+                found |= {f"N/(P*T({field}))": weight / size / processes}
+    return found
+
+
+def fractions() -> dict[str, float]:
+    """Small ones, such as a constant of the window makes; none that is a power of two or three by itself."""
+    return {
+        str(each): float(each)
+        for below in range(2, LARGEST + 1)
+        for above in range(1, 2 * LARGEST + 1)
+        if (each := Fraction(above, below)).denominator == below and above != below
+    } | {f"{whole}": float(whole) for whole in range(2, LARGEST + 1)}
 
 
 def _symbols(expression: str) -> int:

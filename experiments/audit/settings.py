@@ -20,6 +20,7 @@ class Settings:
 
     `atol`: greatest difference of two equal numbers of size 1 or less; None for what suits the type.
     `timeout`: seconds within which every step of a run has to come to its end.
+    `steps`: how often step() is called in a row, where it can be called again.
     """
 
     processes: int = 2
@@ -29,6 +30,7 @@ class Settings:
     dtype: str = "float64"
     atol: float | None = None
     timeout: float = 120.0
+    steps: int = 2
 
     def __post_init__(self) -> None:
         if isinstance(self.plan, str) and self.plan not in plans.NAMES:
@@ -39,6 +41,8 @@ class Settings:
             raise SettingsError(f"backend must be one of {', '.join(BACKENDS)}, not {self.backend}")
         if self.processes < 1 or self.microbatches < 1:
             raise SettingsError("there must be at least 1 process and 1 microbatch")
+        if self.steps < 1:
+            raise SettingsError("step() has to be called at least once: --steps must be 1 or more")
 
     @property
     def tolerance(self) -> float:
@@ -58,5 +62,5 @@ class Settings:
     def plans(self, samples: int) -> list[Plan]:
         """The plans for so many samples; raises plans.TooFewSamplesError."""
         if isinstance(self.plan, str):
-            return plans.named(self.plan, samples, self.processes, self.microbatches)
+            return plans.fitting(self.plan, samples, self.processes, self.microbatches)
         return list(self.plan)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from samestep.experiments.audit import compare
+from samestep.experiments.audit import compare, noted
 from samestep.experiments.audit.case import Case
 from samestep.experiments.audit.compare import Difference
 from samestep.experiments.audit.report import Stage, Status
@@ -26,7 +26,9 @@ def compared(case: Case) -> Found:
         "norm": None,
         "clipped_gradient": None,
         "parameters": None,
-        "optimizer_state": compare.states(reference.optimizer_state, case.optimizer_state, atol, lenient),
+        "optimizer_state": _state(case, lenient),
+        "buffers": noted.beside(reference, case.ranks, atol),
+        "notes": noted.notes(reference, case.ranks, atol),
     }
     if "gradient" in reference.vectors and case.gradient is not None:
         found["gradient"] = compare.vectors(reference.gradient, case.gradient, atol)
@@ -35,8 +37,22 @@ def compared(case: Case) -> Found:
             found["clipped_gradient"] = compare.vectors(reference.clipped_gradient, first.clipped_gradient, atol)
     clipped = found["clipped_gradient"]
     same = clipped is not None and not clipped.there
-    found["parameters"] = compare.parameters(reference, first, atol, lenient, same_gradient=same)
+    found["parameters"] = compare.parameters(
+        reference, first, atol, lenient, same_gradient=same, exact=case.exact or None
+    )
     return found
+
+
+def _state(case: Case, lenient: list[str]) -> Difference | None:
+    """Moments and steps, and the numbers that rule the next update."""
+    if "optimizer_state" not in case.reference.vectors or "optimizer_state" not in case.ranks[0].vectors:
+        return None
+    moments = compare.states(case.reference.optimizer_state, case.optimizer_state, case.atol, lenient)
+    changed = case.changed_settings
+    if not changed or moments.there:
+        return moments
+    worst = sorted(((name, abs(value - got)) for name, value, got in changed), key=lambda each: -each[1])
+    return Difference(worst[0][1], 0.0, tuple(worst))
 
 
 def _norm(case: Case, atol: float) -> Difference | None:
@@ -48,12 +64,12 @@ def _norm(case: Case, atol: float) -> Difference | None:
 
 
 def first(found: Found) -> str | None:
-    """The headline: the first stage that differs. A loss, or a sample without effect, only where no gradient does."""
+    """The headline: the first stage that differs; a sample without effect, or a loss, is none by itself."""
     different = [stage for stage in compare.STAGES if (each := found[stage]) is not None and each.there]
     later = [stage for stage in different if compare.STAGES.index(stage) > compare.STAGES.index("loss")]
     if later:
         return "samples" if "samples" in different and "gradient" in later else later[0]
-    return "loss" if "loss" in different else None
+    return None
 
 
 def listed(found: Found, headline: str | None) -> tuple[Stage, ...]:

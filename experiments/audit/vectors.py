@@ -1,7 +1,7 @@
 """Named tensors on disk, in float64, read one at a time: a trace never sits in memory whole."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -25,6 +25,10 @@ class Writer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Write what the tensors are called, and where they begin."""
         self._stream.close()
         self._path.with_suffix(".json").write_text(json.dumps(self._shapes))
 
@@ -58,6 +62,16 @@ class Vectors:
                 writer.add(name, values)
         return cls.read(path)
 
+    def only(self, names: Iterable[str]) -> "Vectors":
+        """The same file, of which only these tensors are seen."""
+        wanted = set(names)
+        return Vectors(self.path, {name: place for name, place in self.places.items() if name in wanted})
+
+    @property
+    def finite(self) -> bool:
+        """Whether every number is."""
+        return all(np.isfinite(self[name]).all() for name in self)
+
     def __getitem__(self, name: str) -> Array:
         start, shape = self.places[name]
         return np.fromfile(self.path, np.float64, prod(shape), offset=8 * start).reshape(shape)
@@ -70,6 +84,10 @@ class Vectors:
 
     def __len__(self) -> int:
         return len(self.places)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a tensor."""
+        return self.places[name][1]
 
     def size(self, name: str) -> int:
         """How many numbers a tensor has."""

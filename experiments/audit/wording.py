@@ -8,6 +8,8 @@ from samestep.experiments.audit.case import Case
 from samestep.experiments.audit.report import Finding, Weights
 
 MANY = 6
+OWN_NORMS: Text = {"en": "each by its own norm", "zh": "各用自己的范数"}
+OWN_VALUES: Text = {"en": "each number of its own gradient", "zh": "逐个裁剪自己梯度的数值"}
 
 
 def listing(values: Sequence[object]) -> str:
@@ -16,9 +18,18 @@ def listing(values: Sequence[object]) -> str:
     return f"{text}, … ({len(values)})" if len(values) > MANY else text
 
 
+def number(value: float) -> str:
+    """Three significant digits, and never fewer than a whole number has."""
+    return f"{value:.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.3g}"
+
+
 def numbers(values: Sequence[float]) -> str:
-    """Six digits each."""
-    return ", ".join(f"{value:.6g}" for value in values)
+    """Three significant digits each; more where that would make different ones look the same."""
+    for digits in (3, 4, 5, 6):
+        shown = [f"{value:.{digits}g}" for value in values]
+        if len(set(shown)) == len({f"{value:.9g}" for value in values}):
+            break
+    return ", ".join(shown)
 
 
 def finding(
@@ -28,6 +39,7 @@ def finding(
     names: tuple[str, ...] = (),
     evidence: tuple[Text, ...] = (),
     weights: Weights | None = None,
+    term: str | None = None,
     **found: object,
 ) -> Finding:
     """The finding of that code with its sentence filled in. `names`: expressions of the factor, the simplest first."""
@@ -39,6 +51,7 @@ def finding(
         factors=names,
         evidence=evidence,
         weights=weights,
+        term=term,
         chapter=cause.chapter,
         calculator=cause.calculator.format(**_addresses(case), **found),
     )

@@ -13,6 +13,7 @@ The run ends when
     a rank ends before it is over    at once                        "was killed by SIGKILL", "ended with code 1"
     a rank gives no sign of life     after `silent_after` seconds     it is stopped, or the machine swaps
     no rank begins anything          after `stuck_after` seconds      one of them is stuck, the others wait for it
+    all ranks sleep inside torch     after `idle_after` seconds       they wait for each other
 
 The error names the rank, its step and its log. This module does not import torch.
 """
@@ -32,11 +33,13 @@ from typing import Any, NamedTuple
 
 from samestep.app.paths import IMPORTED_FROM
 from samestep.experiments.ranks import PEER_GONE
+from samestep.experiments.ranks.idleness import Idleness
 
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 _LAUNCHED_BY_OTHERS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 # With DETAIL the constructor of DistributedDataParallel crashes in torch 2.13 on Gloo.
 _UNSAFE = ("TORCH_DISTRIBUTED_DEBUG",)
+_OURS = f"{Path(__file__).parents[1]}{os.sep}"
 _FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>.+)')
 
 Message = Mapping[str, Any]
@@ -60,12 +63,15 @@ class Program:
 class Limits:
     """Seconds of silence of one rank (None: ranks need not speak), and of standstill of all, that end a run.
 
+    `idle_after`: seconds in which no rank uses the processor, all of them inside torch (None: they may; it is only to
+    be used where waiting ranks sleep, as Gloo's do).
     `start_within`: the standstill that is allowed before anything was heard, where importing takes long.
     """
 
     silent_after: float | None = 30.0
     stuck_after: float = 50.0
     start_within: float | None = None
+    idle_after: float | None = None
 
 
 class Frame(NamedTuple):
@@ -142,10 +148,16 @@ class StuckError(RunFailedError):
     """Nothing moved any more. `waiting`: of every rank that ran, whether it was waiting for others inside torch."""
 
     def __init__(self, running: Sequence[Rank], seconds: float) -> None:
-        self.waiting = {each.number: bool(each.stack) and "/torch/" in each.stack[0].file for each in running}
+        self.waiting = {each.number: _waits(each.stack) for each in running}
         self.running, self.seconds = running, seconds
         culprit = min(running, key=lambda each: (self.waiting[each.number], each.steps))
         super().__init__(culprit, f"is stuck: nothing has moved for {seconds:.0f} s")
+
+
+def _waits(stack: Sequence[Frame]) -> bool:
+    """Inside torch, or inside a patch of ours that passes a call on to it."""
+    theirs = next((frame for frame in stack if not frame.file.startswith(_OURS)), None)
+    return theirs is not None and "/torch/" in theirs.file
 
 
 def run(program: Program, folder: Path, hear: Hear, limits: Limits | None = None) -> None:
@@ -196,6 +208,7 @@ def _start(program: Program, number: int, folder: Path) -> Rank:
 def _watch(ranks: Sequence[Rank], hear: Hear, limits: Limits) -> None:
     """Return when all are over. The clock counts only time in which this loop ran: a suspended parent blames none."""
     clock, before, moved = 0.0, time.monotonic(), 0.0
+    idleness = Idleness(each.process.pid for each in ranks)
     while True:
         now = time.monotonic()
         clock, before = clock + min(now - before, 1.0), now
@@ -213,6 +226,10 @@ def _watch(ranks: Sequence[Rank], hear: Hear, limits: Limits) -> None:
         allowed = limits.stuck_after if any(each.steps for each in ranks) else limits.start_within or limits.stuck_after
         if clock - moved > allowed:
             raise _stuck(running, allowed)
+        if limits.idle_after is not None and idleness.lasts(limits.idle_after, clock, moved):
+            asleep = _stuck(running, clock - moved)
+            if all(asleep.waiting.values()):
+                raise asleep
         time.sleep(0.02)
 
 

@@ -1,0 +1,77 @@
+"""Listen to collectives: their names in order, those that cut the graph, and those that nobody waited for."""
+
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import _functional_collectives as functional
+
+Function = Callable[..., Any]
+
+PLAIN = (
+    "all_reduce",
+    "all_gather",
+    "all_gather_into_tensor",
+    "all_gather_object",
+    "reduce_scatter",
+    "reduce_scatter_tensor",
+    "reduce",
+    "broadcast",
+    "all_to_all",
+    "all_to_all_single",
+)
+"""They return no gradient, whatever they are given."""
+FUNCTIONAL = (
+    "all_gather_single",
+    "all_gather_single_autograd",
+    "all_gather_tensor",
+    "all_gather_tensor_autograd",
+    "all_reduce",
+    "all_to_all_single",
+    "all_to_all_single_autograd",
+)
+POINT_TO_POINT = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
+
+
+def install(patch: Callable[[Any, str, Function], None], announced: Function, state: Any) -> None:
+    """Put the patches in. `state`: where the taps say who listens."""
+    for name in PLAIN:
+        patch(dist, name, functools.partial(_collective, state, name))
+    for name in FUNCTIONAL:
+        if hasattr(functional, name):
+            patch(functional, name, functools.partial(announced, f"collective {name}"))
+    for name in POINT_TO_POINT:
+        patch(dist, name, functools.partial(announced, f"point-to-point {name}"))
+    for name in ("wait", "synchronize", "get_future", "is_completed"):
+        if hasattr(dist.Work, name):
+            patch(dist.Work, name, functools.partial(_waited, state))
+
+
+def _collective(state: Any, name: str, original: Function, *args: Any, **kwargs: Any) -> Any:
+    listener = state.listener
+    if listener is None or state.quiet or state.backward_depth:
+        return original(*args, **kwargs)
+    listener.event(f"collective {name}")
+    tensors = list(_tensors((*args, *kwargs.values())))
+    if torch.is_grad_enabled() and any(tensor.requires_grad and not tensor.is_leaf for tensor in tensors):
+        listener.detached(name)
+    work = original(*args, **kwargs)
+    if work is not None and kwargs.get("async_op"):
+        listener.started(work, name, tensors)
+    return work
+
+
+def _waited(state: Any, original: Function, work: Any, *args: Any, **kwargs: Any) -> Any:
+    if state.listener is not None:
+        state.listener.waited(work)
+    return original(work, *args, **kwargs)
+
+
+def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors(value)
