@@ -44,6 +44,7 @@ def install(patch: Callable[[Any, str, Function], None], announced: Function, st
             patch(functional, name, functools.partial(announced, f"collective {name}"))
     for name in POINT_TO_POINT:
         patch(dist, name, functools.partial(announced, f"point-to-point {name}"))
+        setattr(dist.distributed_c10d, name, getattr(dist, name))  # P2POp looks for one of its own functions
     for name in ("wait", "synchronize", "get_future", "is_completed"):
         if hasattr(dist.Work, name):
             patch(dist.Work, name, functools.partial(_waited, state))

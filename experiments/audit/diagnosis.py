@@ -6,7 +6,19 @@ from pathlib import Path
 
 import torch
 
-from samestep.experiments.audit import lints, noise, parameters, perform, remarks, selfcheck, stages, staging
+from samestep.app.evidence.bags import Text
+from samestep.experiments.audit import (
+    compare,
+    lints,
+    noise,
+    parameters,
+    perform,
+    precision,
+    remarks,
+    selfcheck,
+    stages,
+    staging,
+)
 from samestep.experiments.audit.case import Case
 from samestep.experiments.audit.explanation import explain, explain_events
 from samestep.experiments.audit.limits import limits
@@ -92,22 +104,39 @@ class Subject:
         runs = [perform.loaded(self.folder / plan.name / f"rank{rank}") for rank in range(len(plan.cells))]
         pairs = list(_pairs(self.reference, runs))
         reports: list[PlanReport] = []
+        comparable = len(pairs)
         for number, pair in enumerate(pairs, 1):
             case = self._case(plan, pair)
+            if number > comparable:
+                if (fault := stale(case)) is None:
+                    continue
+                return self._report(case, runs, number, len(pairs), fault)
             reports.append(self._report(case, runs, number, len(pairs)))
             if reports[-1].verdict != "same":
                 return reports[-1]
-        return reports[0]
+            if not self._agrees(pair):
+                comparable = number
+        return replace(reports[0], updates=comparable, notes=(*reports[0].notes, *_rounded(comparable, len(pairs))))
+
+    def _agrees(self, pair: Pair) -> bool:
+        """Without any allowance for rounding, so that the next update begins with the same parameters."""
+        known = pair.reference.parameters, pair.ranks[0].parameters
+        return not compare.vectors(*known, self.settings.tolerance).there
 
     def _case(self, plan: Plan, pair: Pair) -> Case:
         first = self.variations(pair.call)
         level = noise.floor(self.reference.updates[0], plan, self.weights, self.variations(0), self.settings.tolerance)
         place = self.folder / plan.name
         staged = staging.is_staged(pair.reference, pair.ranks)
+        ranks = pair.ranks
+        if staged:
+            ranks = staging.whole(ranks, place)
+        elif staging.shares_the_steps(pair.reference, ranks):
+            ranks = staging.whole(ranks, place, staging.GRADIENTS)
         return Case(
             plan,
             pair.reference,
-            staging.whole(pair.ranks, place) if staged else pair.ranks,
+            ranks,
             self.weights,
             self.numbers,
             level.level,
@@ -116,13 +145,16 @@ class Subject:
             self.sizes,
             staged,
             level.type,
-            self.settings.tolerance,
+            max(self.settings.tolerance, 2 * precision.UNITS.get(pair.reference.stored, 0.0)),
         )
 
-    def _report(self, case: Case, runs: Sequence[Run], number: int, updates: int) -> PlanReport:
+    def _report(
+        self, case: Case, runs: Sequence[Run], number: int, updates: int, fault: Finding | None = None
+    ) -> PlanReport:
+        """`fault`: one that is known already."""
         found = stages.compared(case)
         first = stages.first(found)
-        verdict, reason = self._verdict(case, found, first)
+        verdict, reason = ("different", fault) if fault else self._verdict(case, found, first)
         gradient = found["gradient"]
         notes = remarks.remarks(case, found, first, [self.reference, *runs])
         if not case.drawn:
@@ -167,6 +199,23 @@ def _pairs(reference: Run, runs: Sequence[Run]) -> Iterator[Pair]:
             continue
         yield Pair(call, merged(mine), [merged(each) for each in theirs], alone=len(mine) == 1)
         return
+
+
+def stale(case: Case) -> Finding | None:
+    """Gradients that were there before the first backward: whatever else rounds, they are added to."""
+    leftover = max(trace.leftover for trace in case.ranks)
+    return finding(case, "stale_gradient", leftover=leftover) if leftover > 0 else None
+
+
+def _rounded(comparable: int, updates: int) -> tuple[Text, ...]:
+    if comparable == updates:
+        return ()
+    return (
+        {
+            "en": f"of {updates} updates {comparable} was compared number by number: then what was rounded goes on",
+            "zh": f"{updates} 次更新中逐数比较了 {comparable} 次：之后舍入的差异会延续下去",
+        },
+    )
 
 
 def _log(trace: Trace) -> RankLog:

@@ -73,7 +73,8 @@ def explain_events(case: Case) -> Finding | None:
     if case.clips_each_microbatch:
         return finding(case, "per_microbatch_clip")
     scaled = next((trace for trace in case.ranks if clipped_scaled(trace)), None)
-    if scaled is not None and scaled.loss_scale not in (None, 1.0) and not clipped_scaled(expected):
+    shared = expected.loss_scale is not None and clipped_scaled(expected)
+    if scaled is not None and scaled.loss_scale not in (None, 1.0) and not shared:
         return finding(case, "clip_before_unscale", scale=scaled.loss_scale)
     return None
 

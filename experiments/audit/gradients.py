@@ -83,6 +83,14 @@ def _not_finite(case: Case, which: str) -> Finding:
 
 
 def _limits_met(case: Case) -> tuple[Text, ...]:
+    if any(trace.moved_inside for trace in case.ranks):
+        return (
+            {
+                "en": "Parameters are changed in place between the backwards of one update: later microbatches see "
+                "others.",
+                "zh": "一次更新的各次反向之间，参数被就地改动：之后的微批次看到的是另一组参数。",
+            },
+        )
     if case.blurred:
         return (
             {
@@ -189,8 +197,10 @@ def _reweighted(case: Case) -> Finding | None:
         rule = reweighting.explain(span.against(got), right, counts, case.processes, fits, shares)
         if rule is None:
             continue
-        clipped = clipped_by_rank(case, span, right, rule.weights) if rule.pattern == "unknown" else None
-        return clipped or _weights_finding(case, rule, right if shares is None else shares, rows)
+        called = right if shares is None else shares
+        of_columns = rule.weights * np.divide(right, called, out=np.ones_like(right), where=called != 0)
+        clipped = clipped_by_rank(case, span, right, of_columns) if rule.pattern == "unknown" else None
+        return clipped or _weights_finding(case, rule, called, rows)
     return None
 
 
@@ -240,12 +250,13 @@ def _weights_finding(case: Case, rule: Reweighting, right: Array, rows: list[lis
         )
     if rule.pattern == "unknown":
         return finding(case, "unknown", weights=weights, evidence=evidence, what=UNNAMED)
-    if rule.pattern in EQUAL:
+    if rule.pattern in WHILE_EQUAL:
         evidence += (ONLY_WHILE_EQUAL,)
     return finding(case, rule.pattern, names=names, weights=weights, evidence=evidence, which=which)
 
 
 EQUAL = ("replica_equal", "microbatch_equal", "sample_share")
+WHILE_EQUAL = ("replica_equal", "microbatch_equal")
 ONLY_WHILE_EQUAL: Text = {
     "en": "So it is right only while all of them have equally many.",
     "zh": "因此只有当它们的计数都相等时才正确。",

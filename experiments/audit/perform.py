@@ -40,14 +40,14 @@ class Variation:
     """How a run on one process departs from the reference.
 
     part    only these samples
-    term    only this summand of the loss carries a gradient: its number, or its name by ctx.term; -1: none does
+    term    only this summand of the loss carries a gradient, by its name in a trace
     begin   parameters and buffers to begin with
     move    added to the parameters before the step
     under   a context to run the step in
     """
 
     part: Sequence[int] | None = None
-    term: int | str | None = None
+    term: str | None = None
     begin: Trace | None = None
     move: Mapping[str, Array] | None = field(default=None, repr=False)
     under: Callable[[], AbstractContextManager[object]] = nullcontext

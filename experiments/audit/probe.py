@@ -15,10 +15,19 @@ OFF = ("dropout_p", "p", "dropout")
 
 @dataclass
 class Probe:
-    """Names of the operations that drew random numbers, and of the floating-point types coarser than the audit's."""
+    """Names of the operations that drew random numbers, and of the floating-point types coarser than the audit's.
+
+    coarser  types that lead to the gradient: met before the last backward ended, and not in a hook that reduces
+    """
 
     drawn: list[str] = field(default_factory=list)
     coarser: set[str] = field(default_factory=set)
+    since: set[str] = field(default_factory=set)
+
+    def backward_ended(self) -> None:
+        """What was met so far leads to a gradient."""
+        self.coarser |= self.since
+        self.since.clear()
 
     @property
     def coarsest(self) -> str | None:
@@ -27,16 +36,24 @@ class Probe:
 
 
 class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Fills a probe while it is entered. What an optimizer does within its step does not count."""
+    """Fills a probe while it is entered; what an optimizer does within its step, or a reduction, does not count."""
 
     def __init__(self, probe: Probe, dtype: torch.dtype) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._probe, self._eps = probe, torch.finfo(dtype).eps
+        self._probe, self._eps, self._in_backward = probe, torch.finfo(dtype).eps, False
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        if self._in_backward:
+            self._probe.backward_ended()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if self._in_backward and not State.backward_depth:
+            self._probe.backward_ended()
+        self._in_backward = State.backward_depth > 0
         made = func(*args, **kwargs)
-        if State.stepping:
+        if State.stepping or State.reducing:
             return made
         if torch.Tag.nondeterministic_seeded in func.tags and not _switched_off(func, args, kwargs):
             name = func.overloadpacket.__name__
@@ -44,7 +61,7 @@ class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._probe.drawn.append(name)
         for tensor in _tensors(made):
             if tensor.is_floating_point() and tensor.dim() and torch.finfo(tensor.dtype).eps > self._eps:
-                self._probe.coarser.add(str(tensor.dtype).removeprefix("torch."))
+                self._probe.since.add(str(tensor.dtype).removeprefix("torch."))
         return made
 
 

@@ -18,6 +18,8 @@ from samestep.experiments.audit.rows import Rows, tensors_in
 from samestep.experiments.audit.sites import Sites
 from samestep.experiments.audit.trace import PART, Clip, Limit, Run, Trace
 
+NAMED = "term "
+"""Before the name of a term that ctx.term gave."""
 UNSUPPORTED = {"FullyShardedDataParallel": "FSDP1 is not supported, FSDP2 is: use fully_shard(model)"}
 """Wrappers whose parameters cannot be seen whole, by the name of their class."""
 
@@ -33,7 +35,7 @@ class Recorder:
     """
 
     def __init__(
-        self, folder: Path, rank: int, built: Built, rows: Rows, sites: Sites, *, term: int | str | None = None
+        self, folder: Path, rank: int, built: Built, rows: Rows, sites: Sites, *, term: str | None = None
     ) -> None:
         self.run = Run(rank)
         self.built = built
@@ -71,6 +73,7 @@ class Recorder:
         self._window_open = False
         self._computed: dict[str, torch.Tensor] = {}
         self._noted: dict[str, torch.Tensor] = {}
+        self._versions: dict[str, int] = {}
 
     def _another_update(self) -> None:
         """A forward or backward after a step belongs to the next update."""
@@ -161,6 +164,10 @@ class Recorder:
 
     def backward_begins(self) -> None:
         self._another_update()
+        versions = {name: parameter._version for name, parameter in self.named_parameters().items()}
+        if self._window_open:
+            self.trace.moved_inside |= any(self._versions.get(name, now) != now for name, now in versions.items())
+        self._versions = versions
         if not self._window_open:
             gradients = {name: p.grad for name, p in self.named_parameters().items() if p.grad is not None}
             self.trace.leftovers = {name: size for name, each in gradients.items() if (size := greatest(each))}
@@ -173,18 +180,23 @@ class Recorder:
             return nullcontext()
         self.trace.pairwise |= graph.matrices(root)
         self.trace.targets.append(graph.targets(root))
-        found = graph.summands(root)
-        if not any(isinstance(name, str) and name.startswith("term ") for name in self.trace.terms):
-            self.trace.terms = [graph.name(node) for node in found] if found else self.trace.terms
-        if not isinstance(self._term, int):
+        number = self.trace.events.count("backward")
+        found = graph.summands(root) or [root.grad_fn]
+        if not self._named_terms():
+            names = [graph.name(node) for node in found]
+            self.trace.terms += [f"{number}.{i} {name}" for i, name in enumerate(names)]
+        if self._term is None or self._named_terms():
             return nullcontext()
-        return graph.silenced([node for i, node in enumerate(found or [root.grad_fn]) if i != self._term])
+        return graph.silenced([node for i, node in enumerate(found) if not self._term.startswith(f"{number}.{i} ")])
+
+    def _named_terms(self) -> bool:
+        return any(name.startswith(NAMED) for name in self.trace.terms)
 
     def term(self, name: str, value: torch.Tensor) -> torch.Tensor:
         """ctx.term of the reader's."""
-        named = [each for each in self.trace.terms if each.startswith("term ")]
-        self.trace.terms = list(dict.fromkeys([*named, f"term {name}"]))
-        return graph.silent(value) if isinstance(self._term, str) and self._term != f"term {name}" else value
+        named = [each for each in self.trace.terms if each.startswith(NAMED)]
+        self.trace.terms = list(dict.fromkeys([*named, f"{NAMED}{name}"]))
+        return graph.silent(value) if self._term is not None and self._term != f"{NAMED}{name}" else value
 
     def backward_ended(self, root: Any) -> None:
         self.event("backward")
@@ -358,6 +370,8 @@ class Recorder:
     def _keep_end(self) -> None:
         named = self.named_parameters()
         self.trace.names = list(named)
+        types = {parameter.dtype for parameter in named.values() if parameter.is_floating_point()}
+        self.trace.stored = str(max(types, key=lambda each: torch.finfo(each).eps, default="")).removeprefix("torch.")
         self._keeper.keep("parameters", named.items())
         self._keeper.keep("optimizer_state", self._state(named))
         buffers = {plain_name(name): buffer for name, buffer in self.built.model.named_buffers()}

@@ -23,7 +23,7 @@ class Repetition:
         stepped = [each for each in recorder.stepped if each not in self._built.optimizers]
         events = {event for update in recorder.run.updates for event in update.events}
         if any(event.startswith("point-to-point") for event in events):
-            return "its ranks send to each other: each holds its own part of the model"
+            return "its ranks send to each other point to point, as the stages of a pipeline do"
         if "process group destroyed" in events:
             return "step() destroys its process group"
         if _identities(self._built.model) != self._parameters:

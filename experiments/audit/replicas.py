@@ -1,6 +1,7 @@
 """Why ranks that should hold the same model do not: never reduced, other optimizers, or a step that not all took."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from samestep.app.evidence.bags import Text
 from samestep.experiments.audit import compare
@@ -17,6 +18,10 @@ def explain_replicas(case: Case) -> Finding | None:
         return _some_stepped(case)
     if unwaited := not_waited(case):
         return unwaited
+    if len({frozenset(trace.owned) for trace in case.ranks}) > 1:
+        return _not_handed_on(case)
+    if "computed" in case.ranks[0].vectors and not compare.replicas(case.ranks, "computed", case.atol).there:
+        return _changed_by_each(case)
     same_before = not compare.replicas(case.ranks, "gradient", case.atol).there
     if same_before and compare.replicas(case.ranks, "clipped_gradient", case.atol).there:
         return None
@@ -35,6 +40,37 @@ def explain_replicas(case: Case) -> Finding | None:
     missing = who_is_missing(case)
     evidence = (*_which(case), *((missing,) if missing else ()))
     return finding(case, "not_reduced", why=_why_not_reduced(case), evidence=evidence)
+
+
+def _not_handed_on(case: Case) -> Finding:
+    """Every rank's optimizer owns another part of the parameters."""
+    apart, _ = differing(
+        case.ranks[0].parameters,
+        [trace.parameters for trace in case.ranks[1:]],
+        case.atol * max(case.reference.parameters.scale, compare.SMALL),
+    )
+    return unknown(
+        case,
+        "Each rank's optimizer steps its own part of the parameters, and the result is not handed to the others: "
+        f"{listing(apart)} differ.",
+        f"每个 rank 的优化器只更新自己那部分参数，结果没有交给其他 rank：{listing(apart)} 不同。",
+    )
+
+
+def _changed_by_each(case: Case) -> Finding | None:
+    """All ranks have the same gradient after the last backward, and step with different ones."""
+    if not compare.replicas(case.ranks, "gradient", case.atol).there:
+        return None  # then it is a clip that differs
+    drawn: Text = {"en": "", "zh": ""}
+    if case.drawn:
+        names = listing(case.drawn)
+        drawn = {"en": f" The step draws random numbers ({names}).", "zh": f"这一步抽取随机数（{names}）。"}
+    return unknown(
+        case,
+        "After the last backward all ranks have the same gradient; before the step each changes it in its own way."
+        + drawn["en"],
+        "最后一次反向之后各 rank 的梯度相同；在更新之前各自又把它改成了不同的。" + drawn["zh"],
+    )
 
 
 def _met_after_the_step(case: Case) -> bool:
@@ -102,11 +138,18 @@ def _other_optimizers(case: Case) -> Finding | None:
 def changed_settings(expected: Sequence[dict[str, str]], got: Sequence[dict[str, str]]) -> list[str]:
     """What an optimizer's groups hold in one run and otherwise in another."""
     return [
-        f"{key}: {group[key]} → {other.get(key)}"
+        f"{key}: {_short(group[key])} → {_short(other.get(key, '–'))}"
         for group, other in zip(expected, got, strict=False)
         for key in group
         if group[key] != other.get(key)
     ]
+
+
+def _short(value: str) -> str:
+    """A number with six digits, anything else as it is."""
+    with suppress(ValueError):
+        return f"{float(value):.6g}"
+    return value
 
 
 def _some_stepped(case: Case) -> Finding:
@@ -177,8 +220,8 @@ def _why_not_by_ddp(case: Case) -> Text:
             "（用 find_unused_parameters 或 static_graph）。",
         }
     return {
-        "en": "Two forwards before two backwards, or a backward outside the wrapper, do this.",
-        "zh": "两次前向后再两次反向，或绕过包装模块的反向，都会这样。",
+        "en": "Why is not known; two forwards before two backwards, or a forward outside the wrapper, do this.",
+        "zh": "原因不明；两次前向后再两次反向，或绕过包装模块的前向，会这样。",
     }
 
 

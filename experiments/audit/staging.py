@@ -1,7 +1,9 @@
 """Pipelines and experts: every rank holds a part of the model and steps only that.
 
-It is told by what was seen: ranks send to each other, and each parameter has a gradient on some ranks and none (None)
-on the others. Then a parameter is compared on a rank that stepped it; other ranks' copies are not in use.
+Optimizers that are shared out: every rank holds the whole model, steps its own part of it, and hands the result on.
+
+A pipeline is told by what was seen: ranks send to each other, and each parameter has a gradient on some ranks and
+none (None) on the others. Then a parameter is compared on a rank that stepped it; other ranks' copies are not in use.
 """
 
 from collections.abc import Sequence
@@ -12,7 +14,8 @@ from samestep.experiments.audit.trace import Trace
 from samestep.experiments.audit.vectors import Array, Vectors
 
 SENT = ("point-to-point", "collective all_to_all")
-MERGED = ("gradient", "clipped_gradient", "computed", "parameters")
+GRADIENTS = ("gradient", "clipped_gradient", "computed")
+MERGED = (*GRADIENTS, "parameters")
 
 
 def is_staged(reference: Trace, ranks: Sequence[Trace]) -> bool:
@@ -26,10 +29,18 @@ def is_staged(reference: Trace, ranks: Sequence[Trace]) -> bool:
     return wanted <= set.union(*held) and all(wanted - mine for mine in held)
 
 
-def whole(ranks: Sequence[Trace], folder: Path) -> list[Trace]:
+def shares_the_steps(reference: Trace, ranks: Sequence[Trace]) -> bool:
+    """Whether the ranks' optimizers own different parameters, and all of them together what the reference's own."""
+    owned = [set(trace.owned) for trace in ranks]
+    if any("clipped_gradient" not in trace.vectors for trace in ranks) or not all(owned):
+        return False
+    return any(each != owned[0] for each in owned) and set(reference.owned) <= set.union(*owned)
+
+
+def whole(ranks: Sequence[Trace], folder: Path, merge: Sequence[str] = MERGED) -> list[Trace]:
     """The ranks with one model: every parameter as the first rank that stepped it has it."""
     holder = {name: trace for trace in reversed(ranks) for name in trace.vectors["clipped_gradient"]}
-    kinds = [kind for kind in MERGED if all(kind in trace.vectors for trace in ranks)]
+    kinds = [kind for kind in merge if all(kind in trace.vectors for trace in ranks)]
     merged = {}
     for kind in kinds:
         names = dict.fromkeys(name for trace in ranks for name in trace.vectors[kind])

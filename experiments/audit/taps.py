@@ -47,6 +47,7 @@ class State:
     listener: "Listener | None" = None
     forward_depth = 0
     stepping = False
+    reducing = False
     backward_depth = 0
     quiet = 0
 
@@ -209,7 +210,16 @@ def _average(original: Function, copy: Any, model: nn.Module) -> Any:
 def _comm_hook(original: Function, ddp: Any, state: object, hook: Function) -> Any:
     if State.listener is not None:
         State.listener.event(f"comm hook {getattr(hook, '__qualname__', type(hook).__name__)}")
-    return original(ddp, state, hook)
+
+    @functools.wraps(hook)
+    def reducing(state: object, bucket: Any) -> Any:
+        State.reducing = True
+        try:
+            return hook(state, bucket)
+        finally:
+            State.reducing = False
+
+    return original(ddp, state, reducing)
 
 
 def _step_begins(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

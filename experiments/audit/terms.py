@@ -14,6 +14,7 @@ from samestep.app.evidence.bags import Text
 from samestep.experiments.audit import reweighting
 from samestep.experiments.audit.case import Case, padded
 from samestep.experiments.audit.constants import regulariser
+from samestep.experiments.audit.recorder import NAMED
 from samestep.experiments.audit.report import Finding, Weights
 from samestep.experiments.audit.reweighting import CONDITION, Reweighting
 from samestep.experiments.audit.variations import Term
@@ -73,10 +74,11 @@ def _is_right(block: Block, weights: Array, fits: float) -> bool:
 
 
 def _terms(case: Case) -> list[tuple[str, Term]]:
+    """Names for the report, and for a run."""
     names = case.reference.terms
-    if names[0].startswith("term "):
-        return [(name.removeprefix("term "), name) for name in names]
-    return [(f"{name}, {i + 1}", i) for i, name in enumerate(names)]
+    if names[0].startswith(NAMED):
+        return [(name.removeprefix(NAMED), name) for name in names]
+    return [(f"{name.partition(' ')[2]}, {i + 1}", name) for i, name in enumerate(names)]
 
 
 def _blocks(case: Case) -> Iterator[Block]:

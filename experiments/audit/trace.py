@@ -67,12 +67,14 @@ class Trace:
     owned         parameters that an optimizer stepped
     sites         file and line of the last backward, clip, step … in the reader's folder
     settings      numbers that rule the next update: learning rates and other options of every group, a scaler's scale
+    moved_inside  parameters were changed in place between two backwards of the update
+    stored        the coarsest type of the parameters
     repeated      ctx.note names that were noted more than once, with how often
     detached      collectives that were given a tensor with a gradient and return one without
     unwaited      collectives on a gradient that nobody waited for before the step
     pairwise      shapes of the matrices in the graph of the loss
     targets       of every backward, how many targets its losses count; None where none of them says so
-    terms         names of the summands of the loss, where it is a sum
+    terms         the summands of every loss: `term NAME` by ctx.term, else `BACKWARD.SUMMAND OPERATION`
     """
 
     rank: int
@@ -98,6 +100,8 @@ class Trace:
     forwards: Counter[str] = field(default_factory=Counter)
     wrapped: list[str] = field(default_factory=list)
     hooks: list[str] = field(default_factory=list)
+    stored: str = ""
+    moved_inside: bool = False
     names: list[str] = field(default_factory=list)
     sites: dict[str, str] = field(default_factory=dict)
     repeated: dict[str, int] = field(default_factory=dict)

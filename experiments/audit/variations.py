@@ -15,9 +15,7 @@ from samestep.experiments.audit.trace import Trace
 from samestep.experiments.audit.vectors import Array, Vectors
 
 Cell = tuple[int, ...]
-Term = int | str | None
-NO_TERM = -1
-"""No summand of the loss lets a gradient through: what is left was added to the gradient by hand."""
+Term = str | None
 
 
 class Variations:

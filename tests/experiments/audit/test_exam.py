@@ -16,7 +16,7 @@ EXPECTED: dict[str, tuple[str, str | None, str | None]] = {
     "moments_lost_on_rank_1": ("different", "replicas", "optimizer_state"),
     "clipped_before_reduction": ("different", "gradient", "per_rank_clip"),
     "clipped_by_shard": ("different", "gradient", "local_norm"),
-    "penalty_in_every_microbatch": ("different", "gradient", "unknown"),
+    "penalty_in_every_microbatch": ("different", "gradient", "regulariser"),
     "last_one_divided": ("different", "gradient", "unknown"),
     "computed_in_float32": ("different", "gradient", "precision"),
     "not_finite": ("vacuous", None, "unknown"),

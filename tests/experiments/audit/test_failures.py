@@ -13,7 +13,7 @@ MESSAGES = {
     "build_returns_model_only": "build() must return (model, optimizer)",
     "build_unseeded": "seed",
     "step_missing": "does not define step()",
-    "too_few_samples": "needs at least 21 samples",
+    "too_few_samples": "needs at least 6 samples, data() gives 5",
     "raises_on_rank_1": "LookupError: the shard of rank 1 is missing",
     "killed_on_rank_1": "SIGKILL",
     "hangs_on_rank_1": "stuck",

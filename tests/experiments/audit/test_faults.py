@@ -157,10 +157,13 @@ def test_a_sum_over_ranks_that_is_summed_again_shows_in_the_weights(reports: Rep
         assert ratios == pytest.approx([processes ** (microbatches - 1 - k) for k in range(microbatches)], rel=1e-8)
 
 
-@pytest.mark.parametrize(("name", "feature"), [(DROPOUT, "dropout"), (BATCH_NORM, "BatchNorm1d")])
-def test_what_breaks_the_method_is_said(reports: Reports, name: str, feature: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "feature", "verdict"), [(DROPOUT, "dropout", "vacuous"), (BATCH_NORM, "BatchNorm1d", "different")]
+)
+def test_what_breaks_the_method_is_said(reports: Reports, name: str, feature: str, verdict: str) -> None:
+    """Masks of another run prove nothing; statistics of each part are another update."""
     (plan,) = reports[name].plans
-    assert plan.verdict == "different"
+    assert plan.verdict == verdict
     assert any(feature in limit["en"] and feature in limit["zh"] for limit in plan.limits), plan.limits
 
 

@@ -1,4 +1,4 @@
-"""Twenty samples: one too few for six microbatches that all differ."""
+"""Five samples: one too few for six microbatches."""
 
 import tokens
 from accumulate import step
@@ -6,4 +6,4 @@ from tokens import build, weights
 
 
 def data():
-    return {name: rows[:20] for name, rows in tokens.data().items()}
+    return {name: rows[:5] for name, rows in tokens.data().items()}
