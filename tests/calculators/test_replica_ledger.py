@@ -259,3 +259,92 @@ def test_a_denominator_of_zero_under_something_is_undefined_whatever_empty_cells
     assert got["schemes"]["s"]["defined"] is False
     empty = answer(microsteps=[[{"n": 0, "g": 1}], [{"n": 2, "g": 1}]], schemes=[scheme])
     assert empty["schemes"]["s"]["defined"] is (policy != "undefined" and denominator != 0)
+
+
+def cross_entropy_mean(counts: list[list[int]], grads: list[list[float]]) -> tuple[float, bool]:
+    """DDP's mean over replicas of PyTorch's own `cross_entropy` means: the gradient of θ, and whether a loss is NaN.
+
+    Two classes, the first with the logit −2·g·θ: at θ = 0 the derivative of the loss by that logit is −½, so that a
+    label's gradient is g. One ignored label stands in every cell.
+    """
+    per_replica, is_nan = [], False
+    for row, slopes in zip(counts, grads, strict=True):
+        theta = torch.zeros((), dtype=torch.float64, requires_grad=True)
+        total = theta * 0
+        for n, g in zip(row, slopes, strict=True):
+            logits = torch.stack([(-2 * g * theta).expand(n + 1), torch.zeros(n + 1, dtype=torch.float64)], dim=1)
+            labels = torch.tensor([0] * n + [-100])
+            loss = torch.nn.functional.cross_entropy(logits, labels)
+            is_nan |= bool(loss.isnan())
+            total = total + loss / len(row)
+        total.backward()
+        assert theta.grad is not None
+        per_replica.append(theta.grad.item())
+    return sum(per_replica) / len(per_replica), is_nan
+
+
+@pytest.mark.parametrize(
+    ("counts", "grads"),
+    [
+        ([[0], [5], [3]], [[0.0], [2.0], [-1.0]]),
+        ([[2, 0], [4, 1]], [[1.0, 0.0], [-2.0, 3.0]]),
+        ([[3, 1], [2, 2]], [[1.0, 0.5], [-2.0, 3.0]]),
+        ([[0, 0], [0, 0]], [[0.0, 0.0], [0.0, 0.0]]),
+    ],
+)
+def test_an_empty_cell_as_pytorchs_cross_entropy_has_it_is_a_nan_to_log_and_no_gradient(
+    counts: list[list[int]], grads: list[list[float]]
+) -> None:
+    scheme = {"name": "torch", "denominator": "cell", "accumulation_divisor": "K_r", "empty_cell": "zero_gradient"}
+    losses = [[0.5 for _ in row] for row in counts]
+    shown = answer(n=counts, g=grads, loss=losses, schemes=[scheme])["schemes"]["torch"]
+    expected, is_nan = cross_entropy_mean(counts, grads)
+    assert shown["defined"]
+    assert shown["grad"] == pytest.approx(expected, abs=1e-15)
+    assert (shown["reported_loss"] is None) is is_nan
+    assert (shown["loss_reason"] is not None) is is_nan
+
+
+def test_the_panel_treats_empty_cells_in_four_ways() -> None:
+    """counts 0, 5, 3: g* = 7/8; the mean of replica means is 1/3 with the empty one in P, 1/2 would be without it."""
+    state = {"counts": "0;5;3", "gradients": "4;2;-1", "losses": "1;1;2"}
+    shown = {way: view(**state, empty_cell=way)["current"] for way in ("undefined", "skip", "clamp1", "zero_gradient")}
+    assert not shown["undefined"]["defined"]
+    assert [shown[way]["grad_exact"] for way in ("skip", "clamp1", "zero_gradient")] == ["1/3"] * 3
+    assert shown["undefined"]["reason"] == "empty_cell"
+    assert (shown["zero_gradient"]["reported_loss"], shown["zero_gradient"]["loss_reason"]) == (None, "empty_cell")
+    assert shown["skip"]["reported_loss"] is not None
+
+
+def test_numbers_that_coincide_are_not_weights_that_agree() -> None:
+    """Equal targets: every average of equal gradients is the same number, whatever it weighs them by."""
+    alike = view(a="2", b="8", target_a="1", target_b="1")["current"]
+    assert (alike["matches_reference"], alike["weights_match"]) == (True, False)
+    right = view(a="2", b="8", target_a="1", target_b="1", scheme="P_over_N_then_ddp_mean")["current"]
+    assert (right["matches_reference"], right["weights_match"]) == (True, True)
+    equal = view(a="5", b="5")["current"]
+    assert (equal["matches_reference"], equal["weights_match"]) == (True, True)
+
+
+@given(windows)
+def test_weights_match_where_every_token_weighs_one_over_n(
+    window: list[list[tuple[int, float, float]]],
+) -> None:
+    counts = [[n for n, _, _ in row] for row in window]
+    total = sum(map(sum, counts))
+    shown = answer(body(window))
+    for name, scheme in shown["schemes"].items():
+        if not scheme["matches_reference"]:
+            assert not scheme["weights_match"]
+            continue
+        made = replica_ledger.NAMED_SCHEMES[name]
+        (group,) = alike([made], Window.shaped(tuple(map(len, counts))))
+        exact_window = Window(
+            tuple(map(len, counts)),
+            np.array([Fraction(n) for row in counts for n in row], dtype=object),
+            np.array([Fraction(0) for row in counts for _ in row], dtype=object),
+            None,
+        )
+        cells = weights(group, exact_window).over_cells(exact_window)
+        filled = [weight for weight, n in zip(cells, [n for row in counts for n in row], strict=True) if n]
+        assert scheme["weights_match"] == all(weight == pytest.approx(1 / total, rel=1e-9) for weight in filled)

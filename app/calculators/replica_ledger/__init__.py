@@ -22,7 +22,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 from samestep.app.calculators.replica_ledger.inputs import Cell, Columns, given_gradients, in_columns, window_of
 from samestep.app.calculators.replica_ledger.judgement import Added, Step, evaluate
 from samestep.app.calculators.replica_ledger.results import CellRow, Result, Row, SchemeName, View, as_float
-from samestep.app.calculators.replica_ledger.weighting import Group, Scheme, Weights, alike
+from samestep.app.calculators.replica_ledger.weighting import EmptyCell, Group, Scheme, Weights, alike
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.fields import JSON, NonNegative, OptionalRowsText, Real
 from samestep.app.contract.forms import Form
@@ -104,6 +104,7 @@ class Query(QueryBase):
     theta: Real = Fraction(0)
     lr: Real = Fraction(1, 10)
     scheme: SchemeName = "replica_mean_then_ddp_mean"
+    empty_cell: EmptyCell = "undefined"
     counts: OptionalRowsText = None
     gradients: OptionalRowsText = None
     losses: OptionalRowsText = None
@@ -137,7 +138,8 @@ class Query(QueryBase):
         else:
             columns = {"n": self.counts, "g": self.gradients, "loss": self.losses}
         microsteps = {name: numbers_in_json(rows) for name, rows in columns.items() if rows is not None}
-        return Inputs(microsteps=Columns(**microsteps), theta0=self.theta, sgd_lr=self.lr)
+        given: dict[str, Any] = {} if self.empty_cell == "undefined" else {"schemes": _schemes(self.empty_cell)}
+        return Inputs(microsteps=Columns(**microsteps), theta0=self.theta, sgd_lr=self.lr, **given)
 
 
 class _Same:
@@ -174,8 +176,12 @@ def _window_of(counts: _Same, gradients: _Same, losses: _Same) -> tuple[Window, 
 
 
 @lru_cache(maxsize=64)
-def _named(sizes: tuple[int, ...]) -> tuple[Group, ...]:
-    return alike(NAMED_SCHEMES.values(), Window.shaped(sizes))
+def _named(sizes: tuple[int, ...], empty_cell: EmptyCell) -> tuple[Group, ...]:
+    return alike(_schemes(empty_cell), Window.shaped(sizes))
+
+
+def _schemes(empty_cell: EmptyCell) -> list[Scheme]:
+    return [scheme.model_copy(update={"empty_cell": empty_cell}) for scheme in NAMED_SCHEMES.values()]
 
 
 def compute(inputs: Inputs) -> Result:
@@ -207,7 +213,7 @@ def panel(query: Query) -> View:
     window, per_unit = query.window()
     step = Step(query.theta, query.lr)
     try:
-        result, weighting = evaluate(window, _named(window.sizes), step, None)
+        result, weighting = evaluate(window, _named(window.sizes, query.empty_cell), step, None)
         rows = window.nested(per_unit)
         return _view(query.scheme, window, rows.__getitem__, step, result, weighting[query.scheme])
     except InputError as error:  # of the numbers, not of one field: name the one that holds them here

@@ -61,7 +61,7 @@ def evaluate(
     for group in groups:
         weight = weights(group, window)
         applied = _applied(group.schemes[0], weight, window, added)
-        result = judge.result(*applied)
+        result = judge.result(*applied, weight)
         for scheme in group.schemes:
             weighting[scheme.name], results[scheme.name] = weight, result
     listed = defined and len(window.counts) <= MAX_LISTED_CELLS
@@ -103,7 +103,7 @@ class _Judge:
     grad: Any
     step: Step | None
 
-    def result(self, gradient: Any, loss: Any, reason: Reason | None) -> SchemeResult:
+    def result(self, gradient: Any, loss: Any, reason: Reason | None, weight: Weights) -> SchemeResult:
         grad = as_float(gradient)
         ratio, cosine, matches = None, None, None
         if grad is not None and self.grad is not None:
@@ -125,6 +125,8 @@ class _Judge:
             matches_reference=matches,
             theta_after_sgd=self.step.after(gradient) if self.step else None,
             reason=reason,
+            loss_reason=weight.loss_reason,
+            weights_match=matches and weight.are_right(self.window),
         )
 
     def _matches(self, grad: Any) -> bool:

@@ -41,7 +41,9 @@ class SchemeResult(ResultBase):
     """What one scheme computes, against the reference.
 
     `ratio_to_reference` and `sign_flipped` speak of scalar gradients, `cosine_with_reference` of vectors; they are null
-    where the scheme or the reference is undefined, or the reference is 0.
+    where the scheme or the reference is undefined, or the reference is 0. `matches_reference` speaks of these
+    gradients, `weights_match` of every unit's weight: equal numbers from other weights part with other gradients.
+    `loss_reason` says why there is no loss to log where the gradient is defined.
     """
 
     defined: bool
@@ -54,6 +56,8 @@ class SchemeResult(ResultBase):
     matches_reference: bool | None
     theta_after_sgd: float | list[float] | None
     reason: Reason | None
+    loss_reason: Reason | None
+    weights_match: bool | None
 
 
 class Result(ResultBase):

@@ -36,6 +36,11 @@ _divisor = word_or_number(("K_r", "K_max"), positive, number_schema())
 _reduction = word_or_number(("mean", "sum"), positive, number_schema())
 
 
+EmptyCell = Literal["undefined", "skip", "clamp1", "zero_gradient"]
+"""What the mean of a cell without mass becomes: undefined in loss and gradient, as a hand-written sum/count is; left
+out; 0/1; or, as PyTorch's `cross_entropy` gives it (2.13), a NaN to log and a gradient of exactly 0."""
+
+
 class Scheme(Inputs):
     """What an implementation does with the gradient sum of every cell; the name is free, the fields decide."""
 
@@ -48,8 +53,7 @@ class Scheme(Inputs):
     """A number, `K_r` (the replica's own number of microsteps) or `K_max`."""
     reduction: Annotated[str | Fraction, _reduction] = "mean"
     """What happens across replicas: mean (divides by P), sum, or division by a number."""
-    empty_cell: Literal["undefined", "skip", "clamp1"] = "undefined"
-    """What 0/0 becomes: undefined, left out, or 0/1."""
+    empty_cell: EmptyCell = "undefined"
     regularizer_per: Literal["microstep", "replica", "none"] = "none"
     """Where a regulariser is added, if the objective has one."""
 
@@ -58,13 +62,15 @@ class Weights(NamedTuple):
     """What a scheme multiplies every unit of mass by: `scale / denominator`, each a scalar or one value a replica (P,)
     or a cell (C,), as `level` says; 0 where the denominator is 0 and the scheme leaves empty cells out.
 
-    `scale` is None where the scheme is undefined, with the reason.
+    `scale` is None where the scheme is undefined, with the reason. `loss_reason` says why no loss can be logged though
+    the gradient is defined.
     """
 
     scale: Any
     denominator: Any
     level: int
     reason: Reason | None = None
+    loss_reason: Reason | None = None
 
     def over_cells(self, window: Window) -> NDArray[np.float64]:
         """The weights, one a cell, in float64: (C,)."""
@@ -79,7 +85,16 @@ class Weights(NamedTuple):
 
     def loss(self, window: Window) -> Any:
         """The weighted sum of the cells' loss sums; None when the window has no losses."""
-        return None if window.loss_sums is None else self._sum(window, "loss")
+        return None if window.loss_sums is None or self.loss_reason else self._sum(window, "loss")
+
+    def are_right(self, window: Window) -> bool:
+        """Whether every unit of mass weighs 1/N, within 1e-9 of it where the window is not exact."""
+        if self.scale is None or not window.total:
+            return False
+        masses = (window.total, window.replica_counts, window.counts)[self.level]
+        off = self.scale * window.total - self.denominator
+        allowed = 0 if window.is_exact else 1e-9 * np.abs(np.asarray(self.denominator, dtype=float))
+        return bool(np.all((np.abs(off) <= allowed) | (masses == 0)))
 
     def _sum(self, window: Window, what: Literal["gradient", "loss"]) -> Any:
         if isinstance(self.scale, np.ndarray):
@@ -122,9 +137,13 @@ def weights(group: Group, window: Window) -> Weights:
     denominator, level = _denominator_of(scheme, window)
     if level < group.level:
         denominator, level = _lift(denominator, level, group.level, window), group.level
-    if not window.all_filled(denominator) and (scheme.empty_cell == "undefined" or _divides_by_zero(scheme, window)):
-        return Weights(None, denominator, level, "empty_cell" if level != WINDOW and window.total else "zero_count")
-    return Weights(_lift(group.scale, group.level, level, window), denominator, level)
+    scale = _lift(group.scale, group.level, level, window)
+    if window.all_filled(denominator):
+        return Weights(scale, denominator, level)
+    reason: Reason = "empty_cell" if level != WINDOW and window.total else "zero_count"
+    if scheme.empty_cell == "undefined" or _divides_by_zero(scheme, window):
+        return Weights(None, denominator, level, reason)
+    return Weights(scale, denominator, level, loss_reason=reason if scheme.empty_cell == "zero_gradient" else None)
 
 
 def _divides_by_zero(scheme: Scheme, window: Window) -> bool:
