@@ -20,6 +20,7 @@ FOR_TEMPLATES = (
     "band",
     "fitted",
     "boxes",
+    "reach",
     "extent",
     "ratio_extent",
     "ticks",
@@ -206,8 +207,14 @@ SERIES = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)
 """Round numbers, nearly even on a logarithmic scale, that the stops of a logarithmic slider run through."""
 
 
-def stops(first_power: int, last_power: int) -> list[str]:
-    """The decimal texts that a logarithmic slider stops at, from 10^first_power to 10^last_power."""
+def stops(first_power: int, last_power: int, text: str = "") -> list[str]:
+    """The decimal texts that a logarithmic slider stops at, from 10^first_power to 10^last_power.
+
+    They go on until they hold the number in `text`.
+    """
+    number = as_float(text)
+    if math.isfinite(number) and number > 0:
+        last_power = max(last_power, math.ceil(math.log10(number)))
     return [_plain(factor, power) for power in range(first_power, last_power) for factor in SERIES] + [
         _plain(1, last_power)
     ]
@@ -216,6 +223,14 @@ def stops(first_power: int, last_power: int) -> list[str]:
 def _plain(factor: float, power: int) -> str:
     value = Fraction(str(factor)) * Fraction(10) ** power
     return f"{float(value):.12f}".rstrip("0").rstrip(".")
+
+
+def reach(limit: float, text: str) -> str:
+    """The end of a slider's range that holds the number in `text`: its limit, doubled as often as it takes."""
+    number = as_float(text)
+    while math.isfinite(number) and limit > 0 and limit < number:
+        limit *= 2
+    return format(limit, ".12g")
 
 
 def nearest(choices: Sequence[str], text: str) -> int:

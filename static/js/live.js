@@ -54,6 +54,22 @@ const request = async (url, options) => {
   return { ok: response.ok, html: await response.text() };
 };
 
+// a slider goes to a number; its range grows until it holds it, so that the next key steps on from there
+const reach = (range, number) => {
+  if (!range.dataset.stops) {
+    while (Number(range.max) > 0 && Number(range.max) < number) range.max *= 2;
+    while (Number(range.min) < 0 && Number(range.min) > number) range.min *= 2;
+    range.value = number;
+    return;
+  }
+  const stops = range.dataset.stops.split(" ");
+  const decade = stops.findIndex((stop) => Number(stop) >= 10 * Number(stops[0]));
+  while (Number(stops.at(-1)) < number) for (let i = 0; i < decade; i++) stops.push(String(Number((10 * stops.at(-decade)).toPrecision(6))));
+  range.dataset.stops = stops.join(" ");
+  range.max = stops.length - 1;
+  range.value = stops.findIndex((stop) => Number(stop) >= number);
+};
+
 class Panel {
   constructor(form) {
     this.form = form;
@@ -63,6 +79,7 @@ class Panel {
     this.body = this.section.querySelector("[data-body]");
     this.errors = this.section.querySelector("[data-errors]");
     this.status = this.section.querySelector("[data-status]");
+    this.spoken = this.section.querySelector("[data-spoken]");
     this.shown = this.first = this.state().toString();
     this.ahead = true;
 
@@ -103,15 +120,12 @@ class Panel {
   mirror(field) {
     const range = field.twin ? field : this.form.querySelector(`[data-twin="${field.id}"]`);
     if (!range) return;
-    const stops = range.dataset.stops?.split(" ");
-    if (field.twin) {
-      field.twin.value = stops ? stops[field.value] : field.value;
-    } else if (stops) {
-      const place = stops.findIndex((stop) => Number(stop) >= Number(field.value));
-      range.value = place < 0 ? range.max : place;
-    } else {
-      range.value = field.value;
+    if (!field.twin) {
+      const number = field.value.trim() === "" ? NaN : Number(field.value);
+      if (Number.isFinite(number)) reach(range, number);
     }
+    const stops = range.dataset.stops?.split(" ");
+    if (field.twin) field.twin.value = stops ? stops[field.value] : field.value;
     if (stops) range.setAttribute("aria-valuetext", stops[range.value]);
   }
 
@@ -234,7 +248,8 @@ class Panel {
     }
   }
 
-  // ---- the status line: silent while a slider moves, one sentence after a change
+  // ---- the status line tells how it stands with the answer; the verdict of one that has come to rest is spoken, and
+  // not shown a second time
 
   say(kind) {
     if (kind) this.section.dataset.state = kind;
@@ -242,15 +257,15 @@ class Panel {
     this.write(kind ? this.status.dataset[kind] : "");
   }
 
-  write(text) {
-    if (this.status.textContent !== text) this.status.textContent = text;
+  write(text, place = this.status) {
+    if (place.textContent !== text) place.textContent = text;
   }
 
   speakSoon() {
     clearTimeout(this.speaking);
     this.speaking = setTimeout(() => {
       if (this.busy) this.speakSoon();
-      else if (!this.section.dataset.state) this.write(this.body.querySelector("[data-verdict]")?.textContent.trim() ?? "");
+      else if (!this.section.dataset.state) this.write(this.body.querySelector("[data-verdict]")?.textContent.trim() ?? "", this.spoken);
     }, PAUSE);
   }
 
@@ -282,33 +297,3 @@ class Panel {
 }
 
 for (const form of document.querySelectorAll("form[data-calculator]")) new Panel(form);
-
-// ---- the section being read: marked in the contents, kept by the language switch
-
-const headings = [...document.querySelectorAll(".prose > :is(h2, h3)[id], .prose > hgroup > :is(h2, h3)[id]")];
-let section;
-const findSection = () => {
-  const found = headings.findLast((heading) => heading.getBoundingClientRect().top < 160);
-  if (found === section) return;
-  section = found;
-  for (const link of document.querySelectorAll(".contents a")) {
-    if (found && link.hash === "#" + found.id) link.setAttribute("aria-current", "true");
-    else link.removeAttribute("aria-current");
-  }
-  for (const link of document.querySelectorAll("a[data-alternate]")) link.hash = found?.id ?? "";
-};
-let looking;
-addEventListener("scroll", () => (looking ??= requestAnimationFrame(() => ((looking = undefined), findSection()))), {
-  passive: true,
-});
-if (headings.length) findSection();
-
-// ---- Escape puts a term's definition away until pointer and focus have left the term
-
-addEventListener("keydown", (event) => {
-  if (event.key !== "Escape") return;
-  for (const term of document.querySelectorAll(".term:is(:hover, :focus)")) {
-    term.classList.add("put-away");
-    for (const left of ["pointerleave", "blur"]) term.addEventListener(left, () => term.classList.remove("put-away"), { once: true });
-  }
-});

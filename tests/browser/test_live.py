@@ -168,14 +168,14 @@ def test_enter_in_a_number_computes_without_leaving_the_page(open_page: Open) ->
     assert page.evaluate("window.same")
 
 
-def test_the_status_line_speaks_once_after_a_drag_and_not_at_every_step(open_page: Open) -> None:
+def test_the_verdict_is_spoken_once_after_a_drag_and_not_at_every_step(open_page: Open) -> None:
     page = open_page(CHAPTER)
     page.evaluate(
         """() => {
             window.said = [];
-            const status = document.querySelector("#replica_ledger-result [data-status]");
-            const watch = new MutationObserver(() => said.push(status.textContent));
-            watch.observe(status, {childList: true, characterData: true, subtree: true});
+            const spoken = document.querySelector("#replica_ledger-result [data-spoken]");
+            const watch = new MutationObserver(() => said.push(spoken.textContent));
+            watch.observe(spoken, {childList: true, characterData: true, subtree: true});
         }"""
     )
     drag(page, slider(page, "a"), 0.1, 0.9, steps=20)
@@ -184,6 +184,48 @@ def test_the_status_line_speaks_once_after_a_drag_and_not_at_every_step(open_pag
     said = [text for text in page.evaluate("said") if text]
     assert len(said) == 1
     assert said[0] == page.locator("#replica_ledger-result [data-verdict]").inner_text().strip()
+
+
+def test_a_verdict_stands_on_the_page_once_also_after_a_change(open_page: Open) -> None:
+    page = open_page(OWN)
+    page.locator("#replica_ledger-a").fill("5")
+    page.locator("#replica_ledger-a").press("Tab")
+    spoken = page.locator("#replica_ledger-result [data-spoken]")
+    verdict = page.locator("#replica_ledger-result [data-verdict]")
+    until(page, lambda: spoken.inner_text() == verdict.inner_text().strip() != "")
+    assert page.locator("[data-status]").inner_text() == ""
+    box = spoken.bounding_box()
+    assert box is not None
+    assert box["width"] <= 1
+
+
+def test_an_emptied_number_leaves_its_slider_where_it_was(open_page: Open) -> None:
+    page = open_page(OWN)
+    page.locator("#replica_ledger-a").fill("")
+    expect(page.locator("#replica_ledger-a-error")).not_to_be_empty()
+    assert slider(page, "a").input_value() == "2"
+    page.watch.forget_refusals()  # type: ignore[attr-defined]
+
+
+def test_a_sliders_range_follows_what_was_typed_and_keys_step_on_from_there(open_page: Open) -> None:
+    page = open_page(OWN)
+    handle, number = slider(page, "a"), page.locator("#replica_ledger-a")
+    number.fill("100")
+    expect(handle).to_have_value("100")
+    handle.press("ArrowLeft")
+    expect(number).to_have_value("99")
+    page.goto(f"{OWN}?a=1000")
+    assert handle.input_value() == "1000"
+    handle.press("ArrowRight")
+    expect(number).to_have_value("1001")
+    page.goto("/en/calculators/info_nce?tau=500")
+    handle, number = slider(page, "tau", "info_nce"), page.locator("#info_nce-tau")
+    handle.press("ArrowLeft")
+    expect(number).to_have_value("400")
+    page.goto("/en/calculators/info_nce")
+    number.fill("500")
+    handle.press("ArrowRight")
+    expect(number).to_have_value("600")
 
 
 def test_what_was_opened_inside_a_result_stays_open(open_page: Open) -> None:

@@ -1,0 +1,161 @@
+// The page round the instruments: its colours, the section being read, definitions at a finger, code to copy.
+
+const zh = document.documentElement.lang === "zh";
+const words = (chinese, english) => (zh ? chinese : english);
+const root = document.documentElement;
+
+// ---- light or dark: the system's until the reader chooses, and again when he chooses what the system has
+
+const system = matchMedia("(prefers-color-scheme: dark)");
+const colours = document.querySelector("[data-scheme-switch]");
+const dark = () => (root.dataset.scheme ? root.dataset.scheme === "dark" : system.matches);
+const nameColours = () => {
+  const name = dark() ? colours.dataset.light : colours.dataset.dark;
+  colours.title = name;
+  colours.setAttribute("aria-label", name);
+};
+colours.addEventListener("click", () => {
+  const wanted = dark() ? "light" : "dark";
+  if ((wanted === "dark") === system.matches) delete root.dataset.scheme;
+  else root.dataset.scheme = wanted;
+  try {
+    if (root.dataset.scheme) localStorage.setItem("scheme", wanted);
+    else localStorage.removeItem("scheme");
+  } catch {
+    // storage is forbidden here: the choice lasts as long as the page
+  }
+  nameColours();
+});
+system.addEventListener("change", nameColours);
+nameColours();
+
+// ---- what is being read: marked in the contents, kept to the line by the language switch
+
+const LINE = 160;
+const nameOf = (block) => block.id || block.dataset.panel;
+const topOf = (block) => block.getBoundingClientRect().top;
+const SECTIONS = ":is(.prose > :is(h2, h3), .prose > hgroup > :is(h2, h3), .chapter-end > section)[id]";
+const sections = [...document.querySelectorAll(SECTIONS)];
+const blocks = [...document.querySelectorAll(`${SECTIONS}, .prose > :is([data-panel], .evidence[id])`)];
+
+// where one reads: below the head of the page; on the last screen it sinks to its lower edge, past all that is left
+const line = () => {
+  const left = root.scrollHeight - innerHeight - scrollY;
+  return left < innerHeight ? LINE + (innerHeight - LINE) * (1 - left / innerHeight) : LINE;
+};
+
+let read;
+const findSection = () => {
+  const found = sections.findLast((section) => topOf(section) < line());
+  const block = blocks.findLast((one) => topOf(one) < LINE);
+  for (const link of document.querySelectorAll("a[data-alternate]")) link.hash = block ? nameOf(block) : "";
+  if (found === read) return;
+  read = found;
+  for (const link of document.querySelectorAll(".contents a")) {
+    if (found && link.hash === "#" + found.id) link.setAttribute("aria-current", "true");
+    else link.removeAttribute("aria-current");
+  }
+  const current = document.querySelector(".contents-side [aria-current]");
+  const list = current?.closest("nav");
+  if (list && list.scrollHeight > list.clientHeight) list.scrollTop = current.offsetTop - list.clientHeight / 2;
+};
+let looking;
+addEventListener("scroll", () => (looking ??= requestAnimationFrame(() => ((looking = undefined), findSection()))), { passive: true });
+
+// the same place of the other language: the block, and how far towards the next one
+const PLACE = "place";
+const after = (block) => topOf(blocks[blocks.indexOf(block) + 1] ?? document.querySelector("footer"));
+const keepPlace = () => {
+  const block = blocks.findLast((one) => topOf(one) < LINE);
+  if (!block) return;
+  const share = (LINE - topOf(block)) / (after(block) - topOf(block));
+  try {
+    sessionStorage.setItem(PLACE, JSON.stringify([nameOf(block), share]));
+  } catch {
+    // without storage the block itself is the place
+  }
+};
+const takePlace = () => {
+  try {
+    const [name, share] = JSON.parse(sessionStorage.getItem(PLACE));
+    sessionStorage.removeItem(PLACE);
+    const block = location.hash === "#" + name && blocks.find((one) => nameOf(one) === name);
+    if (block) scrollBy({ top: topOf(block) + share * (after(block) - topOf(block)) - LINE, behavior: "instant" });
+  } catch {
+    // nothing was kept, or it was not ours
+  }
+};
+for (const link of document.querySelectorAll("a[data-alternate]")) link.addEventListener("click", keepPlace);
+if (blocks.length) {
+  takePlace();
+  findSection();
+}
+
+// ---- a term at a finger: its definition as a note that leads on to the glossary; at a pointer the style sheet shows it
+
+let note;
+const makeNote = () => {
+  const made = document.createElement("div");
+  made.className = "term-note";
+  made.popover = "auto";
+  made.tabIndex = -1;
+  made.autofocus = true;
+  made.setAttribute("role", "dialog");
+  document.body.append(made);
+  return made;
+};
+document.addEventListener("click", (event) => {
+  const term = event.target.closest?.(".term");
+  const finger = event.pointerType ? event.pointerType !== "mouse" : matchMedia("(hover: none)").matches;
+  if (!term || !finger || event.ctrlKey || event.metaKey || !HTMLElement.prototype.showPopover) return;
+  event.preventDefault();
+  note ??= makeNote();
+  const on = document.createElement("a");
+  on.href = term.href;
+  on.textContent = words("术语表", "Glossary");
+  note.setAttribute("aria-label", term.textContent);
+  note.replaceChildren(term.getAttribute("aria-description"), " ", on);
+  note.showPopover();
+  const [place, column, box] = [term, term.closest("p, li, dd, figcaption, td") ?? term, note].map((one) => one.getBoundingClientRect());
+  const below = place.bottom + 6;
+  note.style.left = `${Math.max(8, Math.min(column.left, innerWidth - box.width - 8)) + scrollX}px`;
+  note.style.top = `${(below + box.height < innerHeight ? below : place.top - box.height - 6) + scrollY}px`;
+});
+
+// Escape puts a definition away until pointer and focus have left its term
+addEventListener("keydown", (event) => {
+  if (event.key !== "Escape") return;
+  for (const term of document.querySelectorAll(".term:is(:hover, :focus)")) {
+    term.classList.add("put-away");
+    for (const left of ["pointerleave", "blur"]) term.addEventListener(left, () => term.classList.remove("put-away"), { once: true });
+  }
+});
+
+// ---- code to copy
+
+const COPIED = 1600;
+const addCopies = (place) => {
+  for (const code of place.querySelectorAll("pre > code")) {
+    if (code.previousElementSibling) continue;
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "copy";
+    button.textContent = words("复制", "Copy");
+    const corner = document.createElement("span");
+    corner.className = "copy-corner";
+    corner.append(button);
+    code.before(corner);
+    button.addEventListener("click", async () => {
+      try {
+        await navigator.clipboard.writeText(code.textContent);
+        button.textContent = words("已复制", "Copied");
+      } catch {
+        getSelection().selectAllChildren(code);
+        button.textContent = words("已选中", "Selected");
+      }
+      setTimeout(() => (button.textContent = words("复制", "Copy")), COPIED);
+    });
+  }
+};
+addCopies(document);
+for (const more of document.querySelectorAll("[data-more-body]")) new MutationObserver(() => addCopies(more)).observe(more, { childList: true });
