@@ -99,12 +99,16 @@ def publish(
     folder.mkdir(parents=True, exist_ok=True)
     tidy(folder, experiment.name)
     building = folder / f".{experiment.name}.{os.getpid()}"
-    shutil.copytree(made, building / "data")
-    statement = provenance(experiment, building, result, commit=commit, started=started, inputs=inputs)
-    (building / PROVENANCE).write_text(json.dumps(statement, indent=1, ensure_ascii=False) + "\n", "utf-8")
-    write_tags(building, result["question"]["en"])
-    _flush(building)
-    exchange(building, folder / experiment.name)
+    try:
+        shutil.copytree(made, building / "data")
+        statement = provenance(experiment, building, result, commit=commit, started=started, inputs=inputs)
+        (building / PROVENANCE).write_text(json.dumps(statement, indent=1, ensure_ascii=False) + "\n", "utf-8")
+        write_tags(building, result["question"]["en"])
+        _flush(building)
+        exchange(building, folder / experiment.name)
+    except OSError as error:  # shutil.Error is one too
+        shutil.rmtree(building, ignore_errors=True)
+        raise RefusedError(f"{experiment.name}: cannot be written, the old bag stays: {error}") from None
     return folder / experiment.name
 
 

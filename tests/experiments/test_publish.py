@@ -72,11 +72,13 @@ def test_a_second_publication_replaces_the_first_and_leaves_nothing_behind(tmp_p
     assert bag.file("data/tensors.safetensors").size == 20
 
 
-def test_a_publication_killed_at_any_moment_leaves_a_whole_bag(tmp_path: Path) -> None:
+@pytest.mark.parametrize("at_once", [True, False], ids=["exchanged at once", "in two steps"])
+def test_a_publication_killed_at_any_moment_leaves_a_whole_bag(tmp_path: Path, at_once: bool) -> None:
     evidence, chance = tmp_path / "evidence", random.Random(1)
     put(finished(tmp_path / "made"), evidence)
     program = (
-        "import sys; sys.path.insert(0, sys.argv[1]); from pathlib import Path; from test_publish import put\n"
+        "import sys; sys.path.insert(0, sys.argv[1]); from pathlib import Path; from test_publish import publish, put\n"
+        f"{'' if at_once else 'publish._swap = lambda one, other: False'}\n"
         "print('begin', flush=True)\n"
         "while True: put(Path(sys.argv[2]), Path(sys.argv[3]))"
     )
@@ -90,6 +92,8 @@ def test_a_publication_killed_at_any_moment_leaves_a_whole_bag(tmp_path: Path) -
         child.send_signal(signal.SIGKILL)
         child.wait()
         child.stdout.close()
+        if not at_once:
+            publish.tidy(evidence, "clip_ownership")  # what the next publication begins with
         assert library.bag("clip_ownership").whole
     put(tmp_path / "made", evidence)
     assert [place.name for place in evidence.iterdir()] == ["clip_ownership"]  # leftovers are cleared
@@ -106,6 +110,22 @@ def test_without_an_atomic_exchange_an_interrupted_replacement_is_undone(
     (evidence / "clip_ownership").rename(evidence / ".clip_ownership.old")  # killed between the two steps
     publish.tidy(evidence, "clip_ownership")
     assert Library(evidence).bag("clip_ownership").file("data/tensors.safetensors").size == 20
+
+
+def test_a_full_disk_is_said_in_one_line_and_leaves_the_old_bag_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evidence = tmp_path / "evidence"
+    put(finished(tmp_path / "made", 10), evidence)
+
+    def full(folder: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(publish, "_flush", full)
+    with pytest.raises(publish.RefusedError, match="No space left on device"):
+        put(finished(tmp_path / "made", 20), evidence)
+    assert [place.name for place in evidence.iterdir()] == ["clip_ownership"]
+    assert Library(evidence).bag("clip_ownership").file("data/tensors.safetensors").size == 10
 
 
 def test_a_failed_run_is_not_published(tmp_path: Path) -> None:

@@ -206,6 +206,36 @@ def test_a_server_ends_within_ten_seconds_in_the_midst_of_a_large_request(start_
         assert gone_within(running, 10)
 
 
+def test_a_server_that_is_asked_to_end_under_load_answers_whole_or_not_at_all(start_server: Start) -> None:
+    running = start_server()
+    cut: list[str] = []
+    answered: list[int] = []
+
+    def ask() -> None:
+        with contextlib.suppress(ConnectionError, http.client.RemoteDisconnected):
+            while running.process.poll() is None:
+                asked = http.client.HTTPConnection("127.0.0.1", port_of(running), timeout=30)
+                asked.request("GET", "/en/parallel-correctness?replica_ledger.a=5")
+                answer = asked.getresponse()
+                try:
+                    answered.append(len(answer.read()))
+                except http.client.IncompleteRead as error:
+                    cut.append(str(error))
+                asked.close()
+
+    readers = [threading.Thread(target=ask) for _ in range(8)]
+    for reader in readers:
+        reader.start()
+    time.sleep(1)
+    running.process.terminate()
+    assert gone_within(running, 10)
+    for reader in readers:
+        reader.join(30)
+    assert answered
+    assert cut == []
+    assert "Traceback" not in "".join(running.lines)
+
+
 def test_a_killed_server_leaves_no_worker_behind(start_server: Start) -> None:
     running = start_server()
     with contextlib.closing(post(running, "/api/replica_ledger", body_of(20_000))) as posted:
