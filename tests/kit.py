@@ -6,8 +6,10 @@ pages as trees.
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import lxml.html
@@ -95,6 +97,27 @@ def agrees(got: Any, expected: Any, rtol: float, atol: float, path: str = "") ->
         assert abs(got - expected) <= atol + rtol * abs(expected), (path, got, expected)
     else:
         assert got == expected, (path, got, expected)
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a calculator's test says of the program that its page offers.
+
+    `prints` are paths of the answer that it must print at the state with which the panel opens, `planted` one number of
+    it and a wrong one in its place; `bodies` makes bodies of any shape that the calculator takes, with whatever a
+    program may have to say differently.
+    """
+
+    prints: list[str]
+    planted: tuple[str, str]
+    bodies: Callable[[Random], Body]
+
+
+def quarters(source: Random, *shape: int) -> Any:
+    """Nested lists of multiples of 1/4, which are never far from each other."""
+    if not shape:
+        return source.randint(-12, 12) / 4
+    return [quarters(source, *shape[1:]) for _ in range(shape[0])]
 
 
 Element = lxml.html.HtmlElement

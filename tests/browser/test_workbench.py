@@ -10,9 +10,9 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.test_live import exact, follows, query_of, until
+from tests.kit import CASE_FILE
 
 LEDGER = "/en/calculators/replica_ledger?counts=2,3;8,0&gradients=-2,1;1,0"
-CASE_FILE = Path(__file__).parents[1] / "cases.json"
 CASES = {case["id"]: case for case in json.loads(CASE_FILE.read_text("utf-8"))["cases"]}
 Open = Callable[..., Page]
 

@@ -1,6 +1,7 @@
 """The noise against exact enumeration of small populations, the covariance of single tokens, and simulation."""
 
 import math
+import random
 import re
 from fractions import Fraction
 from itertools import pairwise, product
@@ -11,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 from starlette.testclient import TestClient
 
 from samestep.app.calculators.batch_noise import Inputs, Query, compute
-from tests.kit import Answer, Asked
+from tests.kit import Answer, Asked, Body, Program, quarters
 
 asked = Asked("batch_noise")
 answer, view, view_refusal = asked.answer, asked.view, asked.view_refusal
@@ -282,3 +283,26 @@ def test_every_kind_of_state_is_shown_with_a_verdict_or_its_errors(client: TestC
     assert page.text.count("data-verdict") == (1 if page.status_code == 200 else 0)
     assert ("data-error-for" in page.text) is (page.status_code == 422)
     assert not re.search(r">\s*(None|nan|inf)\s*<", page.text)
+
+
+# --- the program that its page offers
+
+
+def any_body(source: random.Random) -> Body:
+    lengths = [60, *source.sample(range(1, 58), source.randint(1, 5))]
+    return {
+        "lengths": lengths,
+        "counts": source.choice([None, [source.randint(1, 5) for _ in lengths]]),
+        "means": source.choice([None, quarters(source, len(lengths))]),
+        "rho": source.choice([0, "0.3", 1]),
+        "batch_sizes": source.choice([[1, 2, 3, 50], [2, 5_000], [2, 1_000_000]]),
+        "sigma": source.choice([0, 4]),
+        "objective": source.choice(["per_sequence", "per_token"]),
+    }
+
+
+PROGRAM = Program(
+    prints=["objectives.per_token", "noise_scale", "batches.1.estimates.over_actual_count.expectation"],
+    planted=("[16, 64, 256]", "[16, 65, 256]"),
+    bodies=any_body,
+)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from hypothesis import assume, given, settings, strategies as st
 
 from samestep.app.calculators.clip_order import Query
 from samestep.app.contract.limits import MAX_LISTED_CELLS
-from tests.kit import Asked, Body, cases
+from tests.kit import Asked, Body, Program, cases, quarters
 
 asked = Asked("clip_order")
 answer, view, refusal, view_refusal = asked.answer, asked.view, asked.refusal, asked.view_refusal
@@ -231,3 +232,23 @@ def test_the_query_writes_itself_back_as_text_and_tables_have_a_full_header() ->
     for table in asked.panel().tables():
         assert table.rows
         assert all(len(row) == len(table.header) for row in table.rows)
+
+
+# --- the program that its page offers
+
+
+def any_body(source: random.Random) -> Body:
+    rows = quarters(source, source.randint(1, 5), source.randint(1, 4))
+    return {
+        "microstep_grads": rows,
+        "max_norm": source.choice([0, 1, 3]),
+        "scale": source.choice([1, 8, "1/3"]),
+        "eps": source.choice([0, "1e-6"]),
+    }
+
+
+PROGRAM = Program(
+    prints=["clip_of_sum", "running_clip", "clip_before_unscale", "sum_norm", "microsteps.1.running"],
+    planted=("[3, 4]", "[3, 5]"),
+    bodies=any_body,
+)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 from decimal import Decimal, localcontext
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 
 from samestep.app.calculators.clip_ownership import Query
 from samestep.app.contract.limits import MAX_LISTED_CELLS
-from tests.kit import Asked, Body, agrees, cases
+from tests.kit import Asked, Body, Program, agrees, cases, quarters
 
 asked = Asked("clip_ownership")
 answer, view, refusal, view_refusal = asked.answer, asked.view, asked.refusal, asked.view_refusal
@@ -504,3 +505,34 @@ def test_gradients_near_the_ends_of_float64_are_clipped_to_the_threshold(size: f
 @pytest.mark.parametrize("p", ["1e-3", "1e-300", "1000", "1e300"])
 def test_a_single_value_is_its_own_norm_for_every_p(p: str) -> None:
     assert answer({"ranks": _ranks([("a", [-3], True)]), "max_norm": 1, "norm_type": p})["global_norm"] == 3
+
+
+# --- the program that its page offers
+
+
+def any_body(source: random.Random) -> Body:
+    ranks = source.randint(1, 4)
+    held: list[list[Body]] = [[] for _ in range(ranks)]
+    for i in range(source.randint(1, 6)):
+        holders = source.sample(range(ranks), source.randint(1, ranks))
+        size = source.randint(1, 3)
+        for r in holders:
+            grad = [
+                source.choice(["inf", "nan", -1]) if source.random() < 0.02 else quarters(source) for _ in range(size)
+            ]
+            held[r].append({"id": f"p{i}", "grad": grad, "owner": r == holders[0], "param": quarters(source, size)})
+    return {
+        "ranks": held,
+        "max_norm": source.choice([0, 1, "0.5", 1000]),
+        "loss_scale": source.choice([1, 8, "0.3"]),
+        "norm_type": source.choice([1, 2, 3, "2.5", "inf"]),
+        "eps": source.choice([0, "1e-6", 1]),
+        "lr": source.choice(["0.1", "-0.1", 0]),
+    }
+
+
+PROGRAM = Program(
+    prints=["global_norm", "coefficient", "decision", "schemes.per_rank.param_after.1.0.param"],
+    planted=("[24]", "[25]"),
+    bodies=any_body,
+)

@@ -17,7 +17,7 @@ from samestep.app.calculators.collectives.traffic import Sent, pairwise as direc
 from samestep.app.contract.limits import MAX_LISTED_CELLS
 from samestep.app.evidence.bags import Json
 from samestep.experiments.ranks.launch import Job, launch, workplace
-from tests.kit import Asked, Body, cases
+from tests.kit import Asked, Body, Program, cases, quarters
 
 asked = Asked("collectives")
 answer, view, refusal, view_refusal = asked.answer, asked.view, asked.refusal, asked.view_refusal
@@ -496,3 +496,31 @@ def test_the_query_writes_itself_back_as_text_and_tables_have_a_full_header() ->
     assert json.loads(Query(**text).model_dump_json()) == text
     for table in asked.panel(op="all_to_all").tables():
         assert all(len(row) == len(table.header) for row in table.rows)
+
+
+# --- the program that its page offers
+
+
+def any_body(source: random.Random) -> Body:
+    ranks, op = (
+        source.randint(1, 4),
+        source.choice(["all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all"]),
+    )
+    size = 2 * ranks
+    outputs = {"all_gather": size * ranks, "reduce_scatter": 2}.get(op, size)
+    return {
+        "op": op,
+        "reduce": source.choice(["sum", "avg", "max", "min", "product"]),
+        "values": quarters(source, ranks, size),
+        "root": source.randrange(ranks) if op == "broadcast" else 0,
+        "output_grads": source.choice([None, quarters(source, ranks, outputs)]),
+        "dtype": source.choice(["float32", "bfloat16", "float8_e4m3fn"]),
+        "buffer_elements": source.choice([None, ranks * 10**12]),
+    }
+
+
+PROGRAM = Program(
+    prints=["outputs", "schemes.adjoint.gradient", "schemes.local.gradient", "traffic.ring.per_rank"],
+    planted=("[1, 2]", "[1, 4]"),
+    bodies=any_body,
+)

@@ -1,5 +1,6 @@
 """The map of directions against the ledger state by state, and against plain loops over floats."""
 
+import random
 import re
 from fractions import Fraction
 from typing import Any
@@ -11,7 +12,7 @@ from starlette.testclient import TestClient
 from samestep.app.calculators import replica_ledger
 from samestep.app.calculators.direction_map import Inputs, Query, compute
 from samestep.app.calculators.direction_map.grid import direction_map
-from tests.kit import Asked
+from tests.kit import Asked, Body, Program
 
 asked = Asked("direction_map")
 view, view_refusal = asked.view, asked.view_refusal
@@ -171,3 +172,18 @@ def test_every_kind_of_state_is_shown_with_a_verdict_or_its_errors(client: TestC
     assert page.text.count("data-verdict") == (1 if page.status_code == 200 else 0)
     assert ("data-error-for" in page.text) is (page.status_code == 422)
     assert not re.search(r">\s*(None|nan|inf)\s*<", page.text)
+
+
+# --- the program that its page offers
+
+
+def any_body(source: random.Random) -> Body:
+    targets = {name: source.choice([0, 1, "-0.3", "1/3", 2]) for name in ("theta", "target_a", "target_b")}
+    return {"size": 9, "a": source.randint(0, 9), "b": source.randint(0, 9), **targets}
+
+
+PROGRAM = Program(
+    prints=["point.reference", "point.replica_mean", "point.ratio", "cells.flipped", "flipped_b"],
+    planted=("target_b = 0, 2, -1", "target_b = 0, 2, -1.25"),
+    bodies=any_body,
+)

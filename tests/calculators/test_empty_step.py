@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 
 from samestep.app.calculators.empty_step import Query
 from samestep.app.contract.limits import MAX_LISTED_CELLS
-from tests.kit import Asked, Body, cases
+from tests.kit import Asked, Body, Program, cases, quarters
 
 asked = Asked("empty_step")
 answer, view, refusal, view_refusal = asked.answer, asked.view, asked.refusal, asked.view_refusal
@@ -311,3 +312,27 @@ def test_the_query_writes_itself_back_as_text_and_tables_have_a_full_header() ->
 def test_finite_numbers_whose_step_leaves_float64_are_refused(body: Body, field: str) -> None:
     error = refusal(body)
     assert (error.path, error.code) == ((field,), "number_range")
+
+
+# --- the program that its page offers
+
+
+def any_body(source: random.Random) -> Body:
+    size = source.randint(1, 3)
+    grad = source.choice([[0] * size, quarters(source, size), ["nan"] * size])
+    shared = {"param": quarters(source, size), "grad": grad, "lr": "0.01", "weight_decay": source.choice([0, "0.1"])}
+    if source.random() < 0.5:
+        history = {"exp_avg": quarters(source, size), "exp_avg_sq": [0.5] * size, "step": source.randint(0, 9)}
+        return {**shared, **source.choice([history, {}]), "beta1": source.choice([0, "0.9"]), "beta2": "0.99"}
+    momentum = source.choice(
+        [{"momentum": 0}, {"momentum": "0.9", "nesterov": True}, {"momentum": "0.9", "dampening": "0.1"}]
+    )
+    buffer = source.choice([{}, {"momentum_buffer": quarters(source, size)}])
+    return {**shared, "optimizer": "sgd", **momentum, **buffer}
+
+
+PROGRAM = Program(
+    prints=["schemes.zero_grad.param", "schemes.nan_grad.exp_avg", "schemes.skip.step"],
+    planted=("[0.5, -0.25]", "[0.5, -0.125]"),
+    bodies=any_body,
+)

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from samestep.app.calculators.framework_recipe import Inputs, Result, compute
 from samestep.app.calculators.framework_recipe.rules import RULES, Measured, Rule
 from samestep.app.instruments.answers import get, post
+from tests.kit import Body, Program
 
 BAG = Path(__file__).parents[2] / "content" / "evidence" / "conformance" / "data" / "result.json"
 RAGGED = [[2, 8], [5, 1]]
@@ -201,3 +202,31 @@ def eval_factor(expression: str, names: dict[str, int]) -> Fraction:
     for name in top.split("*"):
         value *= names.get(name, 1)
     return value / names.get(bottom, 1)
+
+
+# --- the program that its page offers
+
+
+def any_body(source: random.Random) -> Body:
+    framework, setting = source.choice(
+        [("torch_ddp", "default"), ("torch_ddp", "sum_hook"), ("accelerate", "accumulate"), ("deepspeed", "engine"),
+         ("transformers", "default"), ("transformers", "own_counts"), ("transformers", "no_kwargs"), ("trl", "default")]
+    )  # fmt: skip
+    return {
+        "framework": framework,
+        "setting": setting,
+        "loss_reduction": source.choice(["mean", "sum", "custom"]),
+        "denominator": "2.5",
+        "loss_factor": source.choice([1, "1/3"]),
+        "counts": [[source.randint(0, 5) for _ in range(source.randint(1, 3))] for _ in range(4)],
+        "accumulation": source.choice([None, 3, 4]),
+        "context_parallel": source.choice([1, 2]),
+        "context_reduction": source.choice(["mean", "sum"]),
+    }
+
+
+PROGRAM = Program(
+    prints=["N", "cells.0.weight", "cells.3.factor"],
+    planted=("[2, 8]", "[3, 8]"),
+    bodies=any_body,
+)

@@ -2,6 +2,7 @@
 measured moment by moment, and a small machine of named allocations."""
 
 import json
+import random
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -12,7 +13,7 @@ from samestep.app.calculators.fsdp_timeline import STATES, Query
 from samestep.app.evidence.bags import Json
 from samestep.app.mathematics.element_size import BYTES
 from samestep.experiments.ranks.launch import Job, launch, workplace
-from tests.kit import Asked, Body
+from tests.kit import Asked, Body, Program
 
 asked = Asked("fsdp_timeline")
 answer, view, refusal, view_refusal = asked.answer, asked.view, asked.refusal, asked.view_refusal
@@ -374,3 +375,27 @@ def test_the_query_writes_itself_back_as_text_and_tables_have_a_full_header() ->
     for table in asked.panel().tables():
         assert table.rows
         assert all(len(row) == len(table.header) for row in table.rows)
+
+
+# --- the program that its page offers
+
+
+def any_body(source: random.Random) -> Body:
+    layers = source.randint(1, 4)
+    return {
+        "layers": layers,
+        "parameters": source.choice([7, [source.randint(1, 50) for _ in range(layers)]]),
+        "root_parameters": source.choice([0, 13]),
+        "ranks": 4,
+        "reshard_after_forward": source.choice([True, False, 2]),
+        "prefetch": source.choice(["off", "backward", "both"]),
+        "reduce_dtype": source.choice(["float32", "bfloat16"]),
+        "optimizer": source.choice(["adamw", "sgd_momentum", "sgd"]),
+    }
+
+
+PROGRAM = Program(
+    prints=["schemes.reshard.peak_bytes", "schemes.keep.sent_per_rank", "peak_moment", "replicated_bytes"],
+    planted=("[202383360]", "[202383361]"),
+    bodies=any_body,
+)

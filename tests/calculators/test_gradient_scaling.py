@@ -1,5 +1,6 @@
 """Facts about the factors M, D and M·D; the independent methods are autograd on a real split and sums of fractions."""
 
+import random
 from fractions import Fraction
 from itertools import product
 from typing import Any
@@ -9,7 +10,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from samestep.app.calculators.gradient_scaling import Inputs, Query, compute
-from tests.kit import Asked
+from tests.kit import Asked, Body, Program
 
 asked = Asked("gradient_scaling")
 view, view_refusal = asked.view, asked.view_refusal
@@ -202,3 +203,25 @@ def test_the_float_twins_are_the_fractions(split: dict[str, Any]) -> None:
         assert got[f"{name}_value"] == float(Fraction(got[name]))
     assert Fraction(got["required_factor"]) * Fraction(got["reduced_multiple"]) == 1
     assert [stage["relative_to"] for stage in got["stages"]] == ["micro_batch_mean", "replica_mean", "g_star", "g_star"]
+
+
+# --- the program that its page offers
+
+
+def any_body(source: random.Random) -> Body:
+    micro_batches, replicas = source.randint(1, 4), source.randint(1, 5)
+    return {
+        "batch": micro_batches * replicas * source.randint(1, 6),
+        "micro_batches": micro_batches,
+        "replicas": replicas,
+        "loss_reduction": source.choice(["mean", "sum"]),
+        "all_reduce": source.choice(["mean", "sum"]),
+        "scale": source.choice(["none", "loss", "gradient"]),
+    }
+
+
+PROGRAM = Program(
+    prints=["reduced_multiple_value", "final_multiple_value", "required_factor_value"],
+    planted=("64, 4, 2", "64, 2, 2"),
+    bodies=any_body,
+)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 import tracemalloc
 from decimal import Decimal, localcontext
 from itertools import chain
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from samestep.app.calculators import info_nce
-from tests.kit import Asked, agrees, cases
+from tests.kit import Asked, Body, Program, agrees, cases
 
 asked = Asked("info_nce")
 answer, view, refusal, view_refusal = asked.answer, asked.view, asked.refusal, asked.view_refusal
@@ -504,3 +505,50 @@ def test_the_table_of_logits_is_never_held_whole() -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < queries * queries * 8
+
+
+# --- the program that its page offers
+
+
+def any_body(source: random.Random) -> Body:
+    counts = [source.randint(1, 3) for _ in range(source.randint(1, 3))]
+
+    def some() -> list[float]:
+        return [source.gauss(0, 1) for _ in range(3)]
+
+    both = [[[some() for _ in range(count)] for count in counts] for _ in range(2)]
+    more: Body = {}
+    if source.random() < 0.6:
+        more["hard_negatives"] = [
+            [[source.gauss(0, 1) for _ in range(3)] for _ in range(r % 3)] for r in range(len(counts))
+        ]
+    more |= source.choice([{"tau": "0.2"}, {"logit_scale_log": "1.5"}, {}])
+
+    def scheme(i: int) -> Body:
+        gather = source.choice(["grad_sum", "detach_keep_local", "detach_all_docs", "none", "cached_accumulation"])
+        return {
+            "name": f"s{i}",
+            "gather": gather,
+            "loss": "local" if gather == "none" else source.choice(["local", "global"]),
+            "multiplier": source.choice([1, "P", "1/3"]),
+            "normalization": source.choice(["local_mean", "P_over_global_count", "sum"]),
+            "labels": source.choice(["correct", "global_query_index"]),
+            "reduction": source.choice(["mean", "sum"]),
+            "divide_by": source.choice([1, "P", 7]),
+        }
+
+    return {
+        "q": both[0],
+        "d": both[1],
+        "similarity": source.choice(["dot", "cosine"]),
+        "direction": source.choice(["q2d", "bidirectional"]),
+        "schemes": [scheme(i) for i in range(6)],
+        **more,
+    }
+
+
+PROGRAM = Program(
+    prints=["reference.loss", "reference.grad_d", "schemes.local_loss_remote_detached.grad_wd"],
+    planted=("[[-1]]", "[[-1.0001]]"),
+    bodies=any_body,
+)

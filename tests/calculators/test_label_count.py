@@ -1,6 +1,7 @@
 """Facts about counting labels; the independent method lays out every token and asks `cross_entropy` what it used."""
 
 import math
+import random
 from fractions import Fraction
 from typing import Any
 
@@ -13,7 +14,7 @@ from samestep.app.calculators.label_count import MAX_ROWS, Inputs, compute, pres
 from samestep.app.calculators.label_count.rules import RULES
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.limits import MAX_LISTED_CELLS
-from tests.kit import Asked, Body
+from tests.kit import Asked, Body, Program
 
 asked = Asked("label_count")
 answer, view, refusal, view_refusal = asked.answer, asked.view, asked.refusal, asked.view_refusal
@@ -377,3 +378,37 @@ def test_labels_may_be_pasted_with_brackets_and_spaces() -> None:
     pasted = view(labels="[-100, 5, 6] [5, 6, 7] | [5, 6 + 7, 8]", max_length="", prompts="0")
     assert pasted["counts"] == [[4, 2]]
     assert pasted["tokens"] == 10
+
+
+# --- the program that its page offers
+
+
+def any_body(source: random.Random) -> Body:
+    def row() -> Body:
+        if source.random() < 0.5:
+            lengths = [source.randint(1, 9) for _ in range(source.randint(1, 3))]
+            more = source.choice([{}, {"padding": 2}, {"max_length": 5}])
+            return {"lengths": lengths, "prompts": [source.randint(0, 9) for _ in lengths], **more}
+        if source.random() < 0.5:
+            return {
+                "labels": [source.choice([-100, 0, 7]) for _ in range(8)],
+                "starts": source.choice([[0], [0, 3, 4]]),
+            }
+        mask = [source.randint(0, 1) for _ in range(6)]
+        return {"tokens": [5, 7, 7, 8, 7, 7], "mask": mask, "attention_mask": [1, 1, 1, 1, 0, 0]}
+
+    cells = [[[row() for _ in range(source.randint(0, 3))] for _ in range(2)] for _ in range(2)]
+    return {
+        "cells": cells,
+        "max_length": 7,
+        "pad_to": source.choice(["longest", "max_length", "none"]),
+        "boundaries": source.choice(["masked", "crossing"]),
+        "pad_id": source.choice([None, 7, 1]),
+    }
+
+
+PROGRAM = Program(
+    prints=["N", "counts", "schemes.before_shift.factor_value", "schemes.padding_counted.N"],
+    planted=("labels(9, 3)", "labels(9, 4)"),
+    bodies=any_body,
+)

@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 from starlette.testclient import TestClient
 
 from samestep.app.calculators.objective_weights import SCHEMES, Inputs, SchemeName, present
-from tests.kit import Answer, Asked
+from tests.kit import Answer, Asked, Body, Program
 
 asked = Asked("objective_weights")
 view, view_refusal = asked.view, asked.view_refusal
@@ -294,3 +294,22 @@ def test_the_verdict(client: TestClient, fields: dict[str, str], words: str) -> 
     page = client.get("/en/calculators/objective_weights/result", params=fields)
     verdict = page.text.partition("data-verdict>")[2].partition("</p>")[0]
     assert words in " ".join(verdict.split())
+
+
+# --- the program that its page offers
+
+
+def any_body(source: Random) -> Body:
+    microsteps = source.randint(1, 3)
+    cells = [
+        [[source.randint(1, 9) for _ in range(source.randint(source.random() < 0.9, 3))] for _ in range(microsteps)]
+        for _ in range(source.randint(1, 3))
+    ]
+    return {"sequences": cells, "constant": source.randint(1, 9)}
+
+
+PROGRAM = Program(
+    prints=["schemes.token_mean_over_replica.token_weights", "schemes.constant_over_window.total"],
+    planted=("[4, 2]", "[4, 3]"),
+    bodies=any_body,
+)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 from fractions import Fraction
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 
 from samestep.app.calculators.overflow_skip import Inputs, Query, compute
 from samestep.app.contract.limits import MAX_LISTED_CELLS
-from tests.kit import Asked, Body, agrees, cases
+from tests.kit import Asked, Body, Program, agrees, cases, quarters
 
 asked = Asked("overflow_skip")
 answer, view, refusal, view_refusal = asked.answer, asked.view, asked.refusal, asked.view_refusal
@@ -304,3 +305,29 @@ def test_reduced_gradients_are_the_exact_means_and_sums(rows: list[list[int]], r
     assert got["replicas_equal_after_coordinated"] is True
     for row in got["coordinated"]["params"]:
         assert row == pytest.approx([float(value) for value in expected], rel=1e-14)
+
+
+# --- the program that its page offers
+
+
+def any_body(source: random.Random) -> Body:
+    ranks, reduce = source.randint(1, 3), source.choice([None, "mean", "sum"])
+    sizes = [2] * ranks if reduce else [source.randint(1, 3) for _ in range(ranks)]
+    grads = [[source.choice(["inf", "nan", 8, -3, "0.1"]) for _ in range(size)] for size in sizes]
+    return {
+        "scaled_grads": grads,
+        "params": [quarters(source, size) for size in sizes],
+        "scale": source.choice([8, "0.1", [2**r for r in range(ranks)]]),
+        "lr": source.choice(["0.1", -1]),
+        "reduce": reduce,
+        "growth_interval": source.choice([1, 3]),
+        "growth_tracker": source.randint(0, 4),
+        "static_scale": source.random() < 0.3,
+    }
+
+
+PROGRAM = Program(
+    prints=["coordinated.decision", "coordinated.params", "uncoordinated.params", "coordinated.next_scale"],
+    planted=("[65536]", "[65537]"),
+    bodies=any_body,
+)

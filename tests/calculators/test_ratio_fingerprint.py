@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from starlette.testclient import TestClient
 
-from tests.kit import Asked, Body
+from tests.kit import Asked, Body, Program, quarters
 
 asked = Asked("ratio_fingerprint")
 answer, view, refusal, view_refusal = asked.answer, asked.view, asked.refusal, asked.view_refusal
@@ -646,3 +646,30 @@ def test_every_kind_of_state_is_shown_with_a_verdict_or_its_errors(client: TestC
     assert page.text.count("data-verdict") == (1 if page.status_code == 200 else 0)
     assert ("data-error-for" in page.text) is (page.status_code == 422)
     assert not re.search(r">\s*(None|nan|inf)\s*<", page.text)
+
+
+# --- the program that its page offers
+
+
+def any_body(source: random.Random) -> Body:
+    ranks, microsteps = source.randint(1, 3), source.randint(1, 3)
+    counts = [[source.randint(1, 9) for _ in range(microsteps)] for _ in range(ranks)]
+    gradient = source.choice(["given", "per_rank", "per_cell"])
+    reference: Body = {"gradient_norm": "1.5"}
+    if gradient == "given":
+        reference |= {"gradient": [1, -2, "0.5"], "loss": 2}
+    if gradient == "per_rank":
+        reference["per_rank"] = [{"gradient": [1 + r, -2, r], "loss": 1 + r} for r in range(ranks)]
+    if gradient == "per_cell":
+        reference["per_cell"] = [
+            [{"gradient": [1 + r, k, 3], "loss": 1} for k in range(microsteps)] for r in range(ranks)
+        ]
+    observed = {"gradient": quarters(source, 3), "gradient_norm": "0.75", "loss": "2.5"}
+    return {"P": ranks, "K": microsteps, "counts": counts, "reference": reference, "observed": observed}
+
+
+PROGRAM = Program(
+    prints=["ratio", "ratios.loss", "scale.0.value"],
+    planted=("1.26", "1.27"),
+    bodies=any_body,
+)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 import struct
 from fractions import Fraction
 from typing import Any
@@ -15,7 +16,7 @@ from torch.distributed.algorithms._comm_hooks.default_hooks import DefaultState
 
 from samestep.app.calculators.reduction_precision.formats import FORMATS, FormatName
 from samestep.app.calculators.reduction_precision.sums import added, divided
-from tests.kit import Answer, Asked, cases
+from tests.kit import Answer, Asked, Body, Program, cases
 
 asked = Asked("reduction_precision")
 answer, view, view_refusal = asked.answer, asked.view, asked.view_refusal
@@ -339,3 +340,24 @@ def test_a_result_of_many_values_stays_small(client: TestClient) -> None:
     page = client.get("/en/calculators/reduction_precision/result", params={"values": values, "ranks": ""})
     assert page.status_code == 200
     assert len(page.text) < 40_000
+
+
+# --- the program that its page offers
+
+
+def any_body(source: random.Random) -> Body:
+    ranks = source.randint(1, 9)
+    values = [source.choice([60000, 1, "1e-7", "0.1", -3, "1/3"]) for _ in range(ranks)]
+    return {
+        "values": values,
+        "dtype": source.choice(["float16", "bfloat16", "float32", "float64"]),
+        "predivide": source.choice([None, 3, "2.5"]),
+        "accumulation": source.choice(["rounded_once", "sequential", "tree"]),
+    }
+
+
+PROGRAM = Program(
+    prints=["sum_then_divide", "divide_then_sum", "predivided", "exact_mean"],
+    planted=("[128]", "[129]"),
+    bodies=any_body,
+)

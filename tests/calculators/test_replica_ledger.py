@@ -1,5 +1,6 @@
 """The ledger against exact cases, float64 autograd and the laws that a mean obeys."""
 
+import random
 from fractions import Fraction
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import given, strategies as st
 from samestep.app.calculators import replica_ledger
 from samestep.app.calculators.replica_ledger.weighting import alike, weights
 from samestep.app.mathematics.window import Window
-from tests.kit import Asked, agrees, cases
+from tests.kit import Asked, Body, Program, agrees, cases, quarters
 
 asked = Asked("replica_ledger")
 answer, view, refusal, view_refusal = asked.answer, asked.view, asked.refusal, asked.view_refusal
@@ -348,3 +349,50 @@ def test_weights_match_where_every_token_weighs_one_over_n(
         cells = weights(group, exact_window).over_cells(exact_window)
         filled = [weight for weight, n in zip(cells, [n for row in counts for n in row], strict=True) if n]
         assert scheme["weights_match"] == all(weight == pytest.approx(1 / total, rel=1e-9) for weight in filled)
+
+
+# --- the program that its page offers
+
+
+def any_body(source: random.Random) -> Body:
+    dimensions = source.choice([0, 0, 2, 3])
+    shape = (dimensions,) if dimensions else ()
+    sizes = [source.randint(1, 3) for _ in range(source.randint(1, 4))]
+
+    def cell() -> Body:
+        n = source.choice([0, 1, 2, 5, "1/3"])
+        if source.random() < 0.3:
+            items = [{"w": source.randint(1, 3), "g": quarters(source, *shape), "loss": 2} for _ in range(2)]
+            return {"items": items}
+        if source.random() < 0.3 and n:
+            return {"n": n, "G": quarters(source, *shape), "S": quarters(source)}
+        return {"n": n, "g": quarters(source, *shape), "loss": quarters(source)}
+
+    def table() -> list[list[int]]:
+        return [[source.randint(1, 5) for _ in range(size)] for size in sizes]
+
+    def scheme(name: str) -> Body:
+        return {
+            "name": name,
+            "denominator": source.choice(["one", "cell", "replica", "global", 3, "0.3", table()]),
+            "multiplier": source.choice([1, "P", "1/3", table()]),
+            "accumulation_divisor": source.choice([1, "K_r", "K_max", 4]),
+            "reduction": source.choice(["mean", "sum", 3]),
+            "empty_cell": source.choice(["undefined", "skip", "clamp1"]),
+            "regularizer_per": source.choice(["microstep", "replica", "none"]),
+        }
+
+    more: Body = {}
+    if source.random() < 0.5:
+        more = {"theta0": source.choice([0, quarters(source, *shape)]), "sgd_lr": source.choice(["0.1", "-0.5"])}
+    if source.random() < 0.5:
+        more["regularizer"] = {"g": quarters(source, *shape), "value": "0.7"}
+    cells = [[cell() for _ in range(size)] for size in sizes]
+    return {"microsteps": cells, "schemes": [scheme(f"s{i}") for i in range(5)], **more}
+
+
+PROGRAM = Program(
+    prints=["N", "reference.grad", "reference.loss", "schemes.replica_mean_then_ddp_mean.ratio_to_reference"],
+    planted=("[8, 1, 0.5]", "[7, 1, 0.5]"),
+    bodies=any_body,
+)

@@ -1,5 +1,6 @@
 """Facts about the sampler's repeats; the independent methods are torch's own DistributedSampler and plain fractions."""
 
+import random
 from collections import Counter
 from fractions import Fraction
 
@@ -11,7 +12,7 @@ from torch.utils.data import BatchSampler, DistributedSampler
 from samestep.app.calculators.sampler_padding import Inputs, present
 from samestep.app.calculators.sampler_padding.distributed_sampler import order
 from samestep.app.contract.limits import MAX_EXACT_CELLS, MAX_LISTED_CELLS
-from tests.kit import Asked, Body, agrees, cases
+from tests.kit import Asked, Body, Program, agrees, cases, quarters
 
 asked = Asked("sampler_padding")
 answer, view, refusal = asked.answer, asked.view, asked.refusal
@@ -230,3 +231,28 @@ def test_a_large_data_set_leaves_out_lists_and_fractions_and_keeps_the_means() -
 )
 def test_what_cannot_be_used_is_refused_by_name(body: Body, field: str) -> None:
     assert refusal({"dataset_size": 10, "replicas": 3} | body).field == field
+
+
+# --- the program that its page offers
+
+
+def any_body(source: random.Random) -> Body:
+    size = source.randint(1, 20)
+    given = source.randint(0, size)
+    return {
+        "dataset_size": size,
+        "replicas": source.randint(1, 7),
+        "shuffle": source.random() < 0.5,
+        "drop_last": source.random() < 0.5,
+        "seed": source.randint(0, 99),
+        "epoch": source.randint(0, 3),
+        "microbatch": source.choice([None, 2]),
+        **source.choice([{}, {"per_sample_grad": quarters(source, given), "other_grad": "0.1"}]),
+    }
+
+
+PROGRAM = Program(
+    prints=["indices_per_rank", "duplicated", "mean_over_consumed", "means.distinct.value"],
+    planted=("[10, -2]", "[10, -3]"),
+    bodies=any_body,
+)

@@ -1,5 +1,6 @@
 """The budget against a simulation token by token, with the rows dealt by PyTorch's own samplers."""
 
+import random
 import re
 from itertools import chain
 from typing import Any
@@ -12,7 +13,7 @@ from torch.utils.data import BatchSampler, DistributedSampler
 
 from samestep.app.calculators.token_budget import Inputs
 from samestep.app.calculators.token_budget.packing import first_fit
-from tests.kit import Answer, Asked
+from tests.kit import Answer, Asked, Body, Program
 
 asked = Asked("token_budget")
 answer, view, view_refusal = asked.answer, asked.view, asked.view_refusal
@@ -278,3 +279,32 @@ def test_every_kind_of_state_is_shown_with_a_verdict_or_its_errors(client: TestC
     assert page.text.count("data-verdict") == (1 if page.status_code == 200 else 0)
     assert ("data-error-for" in page.text) is (page.status_code == 422)
     assert not re.search(r">\s*(None|nan|inf)\s*<", page.text)
+
+
+# --- the program that its page offers
+
+
+def any_body(source: random.Random) -> Body:
+    lengths = [source.randint(1, 40) for _ in range(source.randint(1, 12))]
+    prompts = source.choice([0, [source.randint(0, 20) for _ in lengths]])
+    return {
+        "lengths": lengths,
+        "prompts": prompts,
+        "max_length": source.choice([16, 64]),
+        "packing": source.choice(["none", "first_fit"]),
+        "boundaries": source.choice(["masked", "crossing"]),
+        "pad_to": source.choice(["longest", "max_length", "none"]),
+        "microbatch": source.randint(1, 3),
+        "K": source.randint(1, 3),
+        "P": source.randint(1, 4),
+        "epochs": source.randint(1, 3),
+        "drop_last": source.random() < 0.5,
+        "tail": source.choice(["update", "drop", "carry"]),
+    }
+
+
+PROGRAM = Program(
+    prints=["supervised_per_update", "counts", "padding", "sequences.labels"],
+    planted=("640", "641"),
+    bodies=any_body,
+)

@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -11,9 +10,8 @@ from starlette.testclient import TestClient
 
 from samestep.app.evidence.bags import ConformanceRow, Library, Result
 from samestep.app.evidence.conformance import Matrix, as_csv, as_json, family, load_texts
-from tests.kit import the_book
+from tests.kit import CONTENT, the_book
 
-CONTENT = Path(__file__).parents[2] / "content"
 TEXTS = load_texts(CONTENT)
 MATRIX = Matrix(Library(CONTENT / "evidence").bag("conformance").result)
 LANGS = ("zh", "en")

@@ -6,7 +6,6 @@ import random
 from collections.abc import Iterator
 from fractions import Fraction
 from html.parser import HTMLParser
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -19,9 +18,9 @@ from samestep.app.instruments.case_files import KINDS
 from samestep.app.instruments.comparison import compare
 from samestep.app.instruments.own_page import query_of
 from samestep.app.instruments.states import BodyState, body_fields, of_query, read, text_of, value_of, view_of, written
+from tests.kit import CASE_FILE, cases
 
-CASE_FILE = (Path(__file__).parents[1] / "cases.json").read_bytes()
-CASES = {case["id"]: case for case in json.loads(CASE_FILE)["cases"]}
+CASES = cases()
 NOT_A_BODY = {"Z-02"}
 """Its inputs are two further worked states under names of their own."""
 BODIES = [
@@ -128,12 +127,12 @@ def test_what_is_not_demanded_is_listed_as_not_answered() -> None:
 
 
 def test_the_whole_file_lists_its_cases_each_in_its_calculator(client: TestClient) -> None:
-    page = Page(send(client, "/en/calculators/info_nce", CASE_FILE).text)
+    page = Page(send(client, "/en/calculators/info_nce", CASE_FILE.read_bytes()).text)
     hrefs = [str(link["href"]) for link in page.hrefs]
     assert sum("&expected=" in href for href in hrefs) == len(BODIES) - 2 + len(NOT_A_BODY)
     clip = next(href for href in hrefs if href.startswith("/en/calculators/clip_ownership?") and "expected=" in href)
     assert "data-comparison" in client.get(clip).text
-    assert "audit" in send(client, "/en/calculators/info_nce", CASE_FILE).text
+    assert "audit" in send(client, "/en/calculators/info_nce", CASE_FILE.read_bytes()).text
 
 
 def test_a_case_that_no_calculator_takes_is_refused_clearly(client: TestClient) -> None:

@@ -224,7 +224,7 @@ def test_every_output_of_a_page_is_the_json_value_of_the_same_state(
     page = client.get(f"/{lang}/calculators/{name}?{query}")
     assert page.status_code == 200
     region = by_id(tree(page.text), f"{name}-result")
-    assert len(outputs(region)) >= 6
+    assert outputs(region)
     assert list(disagreements(region, answer, lang)) == []
 
 

@@ -1,16 +1,15 @@
 """Presets: every calculator has one, each computes, shows what it says, and stems from a report that the book cites."""
 
 import json
-from pathlib import Path
 
 import pytest
 
 from samestep.app.calculators import registry
+from samestep.app.contract.paths import value_at
 from samestep.app.instruments.answers import get
 from samestep.app.instruments.presets import Preset, load_presets
-from tests.instruments.test_start import value_at
+from tests.kit import CONTENT
 
-CONTENT = Path(__file__).parents[2] / "content"
 PRESETS = load_presets(CONTENT)
 each_preset = pytest.mark.parametrize(
     "preset", [preset for some in PRESETS.values() for preset in some], ids=lambda preset: preset.en

@@ -1,26 +1,19 @@
 """The guided start: every way leads to an instrument in a state that computes, and that shows what was promised."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
 from samestep.app.calculators import registry
+from samestep.app.contract.paths import value_at
 from samestep.app.instruments.answers import get
 from samestep.app.instruments.start import Answer, load_guide
-from tests.kit import the_book
+from tests.kit import CONTENT, the_book
 
-GUIDE = load_guide(Path(__file__).parents[2] / "content")
+GUIDE = load_guide(CONTENT)
 ANSWERS = [(symptom.id, answer) for symptom in GUIDE.symptom for answer in symptom.answer]
 named = pytest.mark.parametrize("answer", [answer for _, answer in ANSWERS], ids=[f"{s}: {a.en}" for s, a in ANSWERS])
-
-
-def value_at(data: Any, path: str) -> Any:
-    for part in path.split("."):
-        data = data[int(part) if isinstance(data, list) else part]
-    return data
 
 
 @named

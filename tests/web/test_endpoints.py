@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +11,12 @@ from hypothesis import HealthCheck, settings
 from starlette.testclient import TestClient
 
 from samestep.app.calculators import registry
+from samestep.app.contract.paths import value_at
 from samestep.app.main import create_app
 from samestep.app.web.site import Settings
+from tests.kit import cases
 
-CASES = json.loads((Path(__file__).parents[1] / "cases.json").read_text())["cases"]
+CASES = cases().values()
 DOORS = {
     "ledger": "replica_ledger",
     "infonce": "info_nce",
@@ -25,12 +26,6 @@ DOORS = {
 }
 POSTED = [case for case in CASES if case["kind"] in DOORS]
 CALCULATORS = sorted(registry())
-
-
-def at(answer: Any, path: str) -> Any:
-    for key in path.split("."):
-        answer = answer[int(key)] if isinstance(answer, list) else answer[key]
-    return answer
 
 
 @pytest.mark.parametrize(
@@ -60,7 +55,7 @@ def at(answer: Any, path: str) -> Any:
     ],
 )
 def test_the_numbers_of_the_sources(client: TestClient, address: str, path: str, expected: float) -> None:
-    assert at(client.get(f"/api/{address}").json(), path) == pytest.approx(expected, rel=1e-12)
+    assert value_at(client.get(f"/api/{address}").json(), path) == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +78,7 @@ def test_the_numbers_of_the_sources(client: TestClient, address: str, path: str,
     ],
 )
 def test_exact_fractions_and_decisions(client: TestClient, address: str, path: str, expected: str) -> None:
-    assert at(client.get(f"/api/{address}").json(), path) == expected
+    assert value_at(client.get(f"/api/{address}").json(), path) == expected
 
 
 def contains(got: Any, expected: Any, rtol: float, atol: float, path: str = "") -> None:
