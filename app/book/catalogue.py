@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from samestep.app.book.markdown.glossary import Glossary, mistakes_of
 from samestep.app.book.markdown.pieces import Mistake
-from samestep.app.contract.languages import Named, Text
+from samestep.app.contract.texts import InBoth, Named
 
 _TOML_LINE = re.compile(r" ?\(at line (\d+), column \d+\)")
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -26,12 +26,12 @@ class Tags(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    part: dict[str, Text] = {}
-    topic: dict[str, Text] = {}
-    level: dict[str, Text] = {}
-    kind: dict[str, Text] = {}
+    part: dict[str, InBoth] = {}
+    topic: dict[str, InBoth] = {}
+    level: dict[str, InBoth] = {}
+    kind: dict[str, InBoth] = {}
 
-    def family(self, name: str) -> Mapping[str, Text]:
+    def family(self, name: str) -> Mapping[str, InBoth]:
         return {"part": self.part, "topic": self.topic, "level": self.level, "kind": self.kind}[name]
 
 
@@ -41,7 +41,7 @@ class Plans(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     chapter: dict[str, PlannedChapter] = {}
-    experiment: dict[str, Text] = {}
+    experiment: dict[str, InBoth] = {}
 
 
 class _Redirects(BaseModel):

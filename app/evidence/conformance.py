@@ -17,6 +17,7 @@ from typing import Any, Literal, cast
 from pydantic import BaseModel, ConfigDict
 
 from samestep.app.contract.languages import Text
+from samestep.app.contract.texts import InBoth
 from samestep.app.evidence.bags import ConformanceRow, NotMeasured, Result
 
 NAME = "conformance"
@@ -185,7 +186,7 @@ class Surprise(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    text: Text
+    text: InBoth
     report: str = ""
     chapter: str = ""
 
@@ -196,7 +197,7 @@ class FrameworkText(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
-    recipe: Text
+    recipe: InBoth
     code: str = ""
     calculator: str = ""
     surprise: tuple[Surprise, ...] = ()
@@ -207,8 +208,8 @@ class Unmeasured(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    what: Text
-    why: Text
+    what: InBoth
+    why: InBoth
 
 
 class Texts(BaseModel):
@@ -217,7 +218,7 @@ class Texts(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     framework: Mapping[str, FrameworkText]
-    verdict: Mapping[str, Text]
+    verdict: Mapping[str, InBoth]
     unmeasured: tuple[Unmeasured, ...] = ()
 
 

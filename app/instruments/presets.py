@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from urllib.parse import urlencode, urlsplit
 
-from samestep.app.contract.languages import Named
+from samestep.app.contract.texts import Named
 from samestep.app.instruments.start import Expectation
 
 

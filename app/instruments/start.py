@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 
 from pydantic import BaseModel, ConfigDict
 
-from samestep.app.contract.languages import Named, Text
+from samestep.app.contract.texts import InBoth, Named
 
 
 class _Value(BaseModel):
@@ -24,7 +24,7 @@ class Expectation(_Value):
 class Answer(Named):
     """One way on: the calculator's state, the fields that are asked for first, and the section that explains it."""
 
-    why: Text
+    why: InBoth
     calculator: str
     fields: Mapping[str, str] = {}
     ask: tuple[str, ...] = ()
@@ -47,7 +47,7 @@ class Symptom(Named):
 class Guide(_Value):
     """All symptoms in their order, and the labels of the fields that they ask for."""
 
-    field: Mapping[str, Text]
+    field: Mapping[str, InBoth]
     symptom: tuple[Symptom, ...]
 
 

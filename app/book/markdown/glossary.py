@@ -14,7 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from samestep.app.book.markdown.math import FormulaError, convert
 from samestep.app.book.markdown.pieces import Mistake
-from samestep.app.contract.languages import LANGUAGES, Lang, Named, Text
+from samestep.app.contract.languages import LANGUAGES, Lang
+from samestep.app.contract.texts import InBoth, Named
 
 _ID = re.compile(r"[a-z][a-z0-9-]*")
 _LATIN = re.compile(r"[A-Za-z0-9]")
@@ -39,7 +40,7 @@ class Term(Named):
     """
 
     group: str
-    definition: Text
+    definition: InBoth
     derived: str = Field(pattern=r"^[a-z0-9-]+#[a-z0-9_-]+$")
     symbols: tuple[str, ...] = ()
     forms: ByLanguage = ByLanguage()
@@ -63,7 +64,7 @@ class Glossary(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    group: dict[str, Text] = {}
+    group: dict[str, InBoth] = {}
     term: dict[str, Term] = {}
     synonyms: tuple[tuple[str, ...], ...] = ()
     """Words that stand for each other when somebody searches, beside those of the terms."""
