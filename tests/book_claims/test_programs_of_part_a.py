@@ -111,6 +111,39 @@ reference ="""
     assert found["lost, over the rest"][3:] == pytest.approx([n / 48 for n in (3, 7, 13, 17, 0, 8)], abs=6e-4)
 
 
+def test_the_adjoint_test_passes_the_adjoint_and_no_other_backward(tmp_path: Path) -> None:
+    """Chapter 40, with the reduce_scatter of its third exercise and its two backwards."""
+    (program,) = programs("collectives", "en")
+    exercise = """
+class Scatter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        total = x.clone()
+        dist.all_reduce(total)
+        return total.chunk(P)[dist.get_rank()]
+
+    @staticmethod
+    def backward(ctx, grad):
+        parts = [torch.empty_like(grad) for _ in range(P)]
+        dist.all_gather(parts, grad)
+        return torch.cat(parts)
+
+class Zeros(Scatter):
+    @staticmethod
+    def backward(ctx, grad):
+        return torch.cat([grad if rank == dist.get_rank() else torch.zeros_like(grad) for rank in range(P)])
+
+def work("""
+    listed = '(("gather", Gather.apply), '
+    assert program.count("\ndef work(") == program.count(listed) == 1
+    program = program.replace("\ndef work(", exercise)
+    program = program.replace(listed, listed + '("scatter", Scatter.apply), ("zeros", Zeros.apply), ')
+    found = {line[:10].strip(): float(line[10:]) for line in printed_by_processes(program, tmp_path)}
+    assert found.keys() == {"gather", "scatter", "zeros", "own slice", "in place"}
+    for name, defect in found.items():
+        assert (defect < ROUNDING) == (name in ("gather", "scatter")), name
+
+
 _VARIANTS = {
     "as printed": [],
     "without P": [("loss * dist.get_world_size() / count", "loss / count")],
