@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.distributed.fsdp
 import torch.multiprocessing as mp
+from torch.multiprocessing.spawn import start_processes
 
 
 def run(file: Path) -> None:
@@ -32,7 +33,7 @@ def run(file: Path) -> None:
 
 def main() -> None:
     torch.set_num_threads(1)
-    mp.spawn = partial(mp.start_processes, start_method="fork")
+    vars(mp)["spawn"] = partial(start_processes, start_method="fork")
     for file in sorted(Path(sys.argv[1]).glob("*.py")):
         run(file)
 
