@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 CONTENT = Path(__file__).parents[2] / "content"
 CHAPTERS = (
     "70-two-process-verification",
@@ -36,7 +38,8 @@ def programs(name: str, lang: str = "en") -> list[str]:
 
 
 def output(code: str) -> str:
-    """What a program of one process prints."""
+    """What a program of one process prints. One thread: several wait for each other on a busy machine."""
+    torch.set_num_threads(1)
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         exec(compile(code, "chapter", "exec"), {"__name__": "chapter"})
     return printed.getvalue()
