@@ -80,7 +80,8 @@ const takePlace = () => {
     const [name, share] = JSON.parse(sessionStorage.getItem(PLACE));
     sessionStorage.removeItem(PLACE);
     const block = location.hash === "#" + name && blocks.find((one) => nameOf(one) === name);
-    if (block) scrollBy({ top: topOf(block) + share * (after(block) - topOf(block)) - LINE, behavior: "instant" });
+    const go = () => scrollBy(0, topOf(block) + share * (after(block) - topOf(block)) - LINE);
+    if (block) addEventListener("load", () => requestAnimationFrame(go), { once: true }); // the browser goes to the anchor first
   } catch {
     // nothing was kept, or it was not ours
   }

@@ -13,7 +13,7 @@ PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobil
 Open = Callable[..., Page]
 
 AT_THE_LINE = """() => {
-    const blocks = [...document.querySelectorAll(".prose > :is(h2, h3, [data-panel], .evidence), .prose > hgroup > h2")];
+    const blocks = [...document.querySelectorAll(".prose > :is(h2, h3, .panel, .evidence), .prose > hgroup > h2")];
     const block = blocks.findLast((one) => one.getBoundingClientRect().top < 160);
     return [block.id || block.dataset.panel, block.getBoundingClientRect().top];
 }"""
