@@ -86,7 +86,7 @@ def _recipes(environment: Mapping[str, str]) -> Iterator[str]:
 
 
 def complete(folder: Path) -> bool:
-    """Every rank of the run has seen what it was asked to see."""
+    """Every rank of the run has seen what it was asked to see, and none has failed."""
     logs = records.ranks(folder)
     size = max((log.header.world_size for log in logs.values()), default=0)
-    return bool(logs) and len(logs) >= size and all(log.done for log in logs.values())
+    return bool(logs) and len(logs) >= size and all(log.done and not log.failures for log in logs.values())

@@ -1,0 +1,90 @@
+"""Unmodified scripts of real frameworks, watched: exact weights. On demand: `pytest tests/conformance/test_watch.py`.
+
+By hand: with n labels in a cell, P = 2 ranks and K = 3, a mean of means gives 1/(P·K·n), a mean over each rank's own
+labels 1/(P·n_r), the global token mean 1/N; a last window of one microstep that is divided by K has 1/(P·K·n).
+"""
+
+import sys
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import pytest
+
+from samestep import watch
+from samestep.experiments.watch import Report
+from samestep.experiments.watch.report import UpdateReport
+
+HERE = Path(__file__).parent / "watched"
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+
+
+@cache
+def watched(package: str, *arguments: str, launched: bool = True) -> Report:
+    try:
+        version(package)
+    except PackageNotFoundError:
+        pytest.skip(f"{package} is not installed: pip install -e '.[conformance]'")
+    command = [*TORCHRUN] if launched else [sys.executable]
+    report = watch(*command, str(HERE / arguments[0]), *arguments[1:], updates=3, timeout=600)
+    assert report.verdict != "error", report
+    return report
+
+
+def weights(update: UpdateReport) -> list[float]:
+    return [cell.weight or 0.0 for rank in update.cells for cell in rank]
+
+
+def mean_of_means(update: UpdateReport) -> list[float]:
+    return [1 / (2 * 3 * cell.n) for rank in update.cells for cell in rank]
+
+
+def rank_means(update: UpdateReport) -> list[float]:
+    return [1 / (2 * sum(each.n for each in rank)) for rank in update.cells for cell in rank]
+
+
+def global_mean(update: UpdateReport) -> list[float]:
+    return [1 / update.N for rank in update.cells for _ in rank]
+
+
+RUNS = {
+    "accelerate": (("accelerate", "with_accelerate.py"), mean_of_means, 1e-6),
+    "trainer": (("transformers", "with_trainer.py"), global_mean, 1e-6),
+    "trainer, average off": (
+        ("transformers", "with_trainer.py", "average_tokens_across_devices=off"), rank_means, 1e-6,
+    ),
+    "trainer, recomputed": (("transformers", "with_trainer.py", "gradient_checkpointing=on"), global_mean, 1e-6),
+    "trainer, bf16": (("transformers", "with_trainer.py", "bf16=on"), global_mean, 1e-3),
+    "trl": (("trl", "with_trl.py"), global_mean, 1e-6),
+    "trl, bf16": (("trl", "with_trl.py", "bf16"), global_mean, 1e-3),
+    **{f"deepspeed {stage}": (("deepspeed", "with_deepspeed.py", str(stage)), mean_of_means, 1e-6) for stage in range(4)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_every_update_of_a_framework_has_the_weights_that_are_found_by_hand(name: str) -> None:
+    arguments, rule, tolerance = RUNS[name]
+    report = watched(*arguments)
+    assert len(report.updates) == (2 if "deepspeed" in name else 3)
+    for update in report.updates:
+        assert weights(update) == pytest.approx(rule(update), rel=tolerance), report
+
+
+def test_lightning_makes_its_second_rank_itself_and_a_mean_of_means() -> None:
+    report = watched("lightning", "with_lightning.py", launched=False)
+    assert len(report.updates) == 3
+    for update in report.updates:
+        assert update.processes == 2
+        assert weights(update) == pytest.approx(mean_of_means(update), rel=1e-6), report
+
+
+def test_a_tail_of_accelerate_is_a_third_of_what_it_should_be() -> None:
+    tail = watched("accelerate", "with_accelerate.py").updates[-1]
+    assert [len(rank) for rank in tail.cells] == [1, 1]
+    assert tail.factor == "1/K"
+
+
+def test_the_trainer_is_right_in_its_tail_too_and_links_to_its_recipe() -> None:
+    report = watched("transformers", "with_trainer.py")
+    assert [update.verdict for update in report.updates] == ["same"] * 3
+    assert report.recipes == ("conformance/transformers",)
