@@ -86,6 +86,7 @@ class Catalogue:
         except ValidationError as error:
             for problem in error.errors(include_url=False):
                 table = ".".join(map(str, problem["loc"][:2]))
+                message = problem["msg"].removeprefix("Value error, ")
                 line = next((n for n, row in enumerate(text.split("\n"), 1) if row.startswith(f"[{table}]")), 1)
-                self.mistakes.append(Mistake(file, line, f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}"))
+                self.mistakes.append(Mistake(file, line, f"{'.'.join(map(str, problem['loc']))}: {message}"))
         return model()

@@ -261,7 +261,7 @@ def test_a_broken_head_is_reported_at_its_line(book_folder: Folder, change: tupl
         ),
         ("redirects.toml", '[redirect]\nfirst = "second"\n', "redirects.toml:1: “first” is a chapter"),
         ("tags.toml", TAGS + "[topic.intro]\nzh='x'\nen='x'\n", "tags.toml:1: the tag “intro” is declared twice"),
-        ("tags.toml", TAGS + "[topic.x]\nzh='x'\n", "tags.toml:17: topic.x.en: Field required"),
+        ("tags.toml", TAGS + "[topic.x]\nzh='x'\n", "tags.toml:17: topic.x: must be words in zh and in en"),
         ("planned.toml", "[chapter.x", "planned.toml:1: not TOML"),
     ],
 )

@@ -10,6 +10,7 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.debug import CommDebugMode
@@ -22,7 +23,7 @@ Loss = Callable[[nn.Module, int], Tensor]
 
 
 def run(world: World) -> Result | None:
-    answers = {part.__name__: part(world) for part in (ddp, empty_rank, maximum, scaler, optimizers, sharded)}
+    answers = {part.__name__: part(world) for part in (ddp, empty_rank, maximum, scaler, optimizers, sharded, hybrid)}
     return cast(Result, {"name": "parallel_ranks", "answers": answers}) if world.rank == 0 else None
 
 
@@ -287,4 +288,18 @@ def sharded(world: World) -> dict[str, Any]:
     model.set_gradient_divide_factor(1.0)
     with refused(found):
         backward(world, model)
+    return found
+
+
+def hybrid(world: World) -> dict[str, float]:
+    """Two copies of one shard: the first gradient element by divide factor; rank r contributes 10 to the power r."""
+    mesh = init_device_mesh("cpu", (world.size, 1), mesh_dim_names=("copy", "shard"))
+    found = {}
+    for factor in (None, 1.0, 4.0):
+        model = nn.Linear(2, 2, bias=False)
+        fully_shard(model, mesh=mesh)
+        if factor is not None:
+            cast(FSDPModule, model).set_gradient_divide_factor(factor)
+        model(torch.full((1, 2), 10.0**world.rank)).sum().backward()
+        found[str(factor)] = float(cast(DTensor, model.weight.grad).full_tensor()[0, 0])
     return found

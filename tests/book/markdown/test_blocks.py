@@ -30,7 +30,7 @@ def test_sections_form_a_tree_with_plain_text_and_formula_names(compiled: Compil
         "{#sec-b}\n### 乙\n\n细节 `no_sync`\n\n{#sec-c}\n## 丙\n\n尾\n\n[^n]: 脚注\n"
     )
     first, last = document.sections
-    assert document.lead == "开头 N。\n脚注"
+    assert document.lead == "开头 N。\n\n脚注"
     assert (first.id, first.title, first.text, first.formulas) == ("sec-a", "甲 τ", "文 Sr。", "S_r S r L_all L all")
     assert first.title_html == "甲 <math><mi>τ</mi></math>"
     assert [(child.id, child.level, child.text) for child in first.children] == [("sec-b", 3, "细节 no_sync")]
