@@ -23,6 +23,7 @@ CHAPTERS = (
     "150-batch-noise",
     "160-finetuning-budget",
     "170-tiny-language-model",
+    "900-sources-and-scope",
 )
 _FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _PATIENCE = 120

@@ -1,4 +1,4 @@
-"""Every program that a chapter of part B or chapter 70 prints runs, and shows what the chapter says that it shows."""
+"""Every program that chapter 70 or a chapter of part B prints runs, and shows what the chapter says that it shows."""
 
 import ast
 import math
@@ -260,3 +260,11 @@ def test_chapter_170_its_questions_answer_for_a_small_training() -> None:
     for left_out in ("model", "optimizer", "draws"):
         kept = tuple(part for part in ("model", "optimizer", "draws") if part != left_out)
         assert not resumes(start, step, kept), left_out  # type: ignore[operator]
+
+
+def test_chapter_900_the_scaled_rule_is_exact_and_replica_means_are_right_by_luck() -> None:
+    (code,) = programs("900-sources-and-scope")
+    windows, right_by_luck = numbers(output(code).replace("P/N", ""))
+    for lang in ("en", "zh"):
+        assert f"{windows:,.0f}" in chapter(lang, "900-sources-and-scope")
+        assert f" {right_by_luck:.0f} " in chapter(lang, "900-sources-and-scope")
