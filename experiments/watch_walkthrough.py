@@ -185,7 +185,13 @@ def _row(name: str, update: UpdateReport) -> Row:
         expectation,
         {"from_global_mean": _away(shares, global_mean(counts)), "from_rule": _away(shares, subject.rule(counts))},
         expected={"from_rule": "agrees"},
-        values={"verdict": update.verdict, "cause": update.cause, "counts": counts, "shares": shares, "N": update.N},
+        values={
+            "verdict": update.verdict,
+            "cause": update.cause,
+            "counts": [list(rank) for rank in counts],
+            "shares": [list(rank) for rank in shares],
+            "N": update.N,
+        },
         also=(update.verdict, update.cause) == (("different", subject.cause) if subject.cause else ("same", None)),
     )
     where = {"framework": subject.package, "version": _version(subject.package) or "", "setting": name}

@@ -110,9 +110,9 @@ def show(report: Report, options: argparse.Namespace) -> int:
         if options.json:
             options.json.write_text(as_json(report), "utf-8")
         if options.html:
-            from samestep.experiments.watch import page  # templates are read only where they are wanted
+            from samestep.experiments.watch.page import write  # templates are read only where they are wanted
 
-            page.write(report, options.html, options.lang, options.base_url)
+            write(report, options.html, options.lang, options.base_url)
     except OSError as error:
         print(f"samestep-lab: the report could not be written: {error}", file=sys.stderr)
         return 2

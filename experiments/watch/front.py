@@ -124,6 +124,6 @@ class Watching(AbstractContextManager["Watching"]):
         if self.json:
             Path(self.json).write_text(as_json(report), "utf-8")
         if self.html:
-            from samestep.experiments.watch import page
+            from samestep.experiments.watch.page import write
 
-            page.write(report, Path(self.html))
+            write(report, Path(self.html))

@@ -1,4 +1,4 @@
-"""transformers' Trainer on a small Llama, with its defaults or `average_tokens_across_devices=False` (`average_off`)."""
+"""transformers' Trainer on a small Llama: its defaults, or `average_tokens_across_devices=False` (`average_off`)."""
 
 import sys
 import tempfile
