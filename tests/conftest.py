@@ -18,6 +18,8 @@ from xdist.scheduler import LoadScopeScheduling
 
 ROOT = Path(__file__).parents[1]
 
+collect_ignore = ["recipe"]  # laid over a copy of the tree by test_recipe.py, and tested there
+
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, Any, Any]:
