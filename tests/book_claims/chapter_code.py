@@ -1,4 +1,4 @@
-"""The programs of the chapters of part B and of chapter 70, as their readers copy them."""
+"""The programs of the chapters, as their readers copy them."""
 
 import contextlib
 import io
@@ -15,6 +15,12 @@ import torch
 
 CONTENT = Path(__file__).parents[2] / "content"
 CHAPTERS = (
+    "10-gradient-scaling",
+    "20-parallel-correctness",
+    "30-infonce-derivatives",
+    "40-collectives",
+    "50-first-difference",
+    "60-gradient-flip",
     "70-two-process-verification",
     "110-update-and-stability",
     "120-mixed-precision-order",

@@ -1,4 +1,7 @@
-"""Every program that chapter 70 or a chapter of part B prints runs, and shows what the chapter says that it shows."""
+"""Every program that a chapter prints runs, and shows what the chapter says that it shows.
+
+Here those of chapter 70 and of part B; `test_programs_of_part_a.py` has the others.
+"""
 
 import ast
 import math
@@ -211,30 +214,6 @@ def test_chapter_160_a_label_shifted_twice_is_counted_without_complaint() -> Non
     assert all(line.split("loss / ln V: ")[1].startswith("1.0000 by N") for line in lines)
 
 
-def test_chapter_170_a_language_model_rests_at_the_frequencies_before_it_uses_what_stands_before() -> None:
-    model, _ = programs("170-tiny-language-model")
-    *steps, floors, checks = output(model).splitlines()
-    loss = {int(step): value for step, value in map(numbers, steps)}
-    evenly, frequency, pairs = numbers(floors)
-    assert loss[0] == pytest.approx(evenly, abs=0.05)
-    assert loss[100] == pytest.approx(frequency, abs=0.05)
-    assert loss[300] < pairs < loss[200]
-    assert checks.split() == ["parameters", "132864", "sees", "the", "future", "False"]
-    printed = {"5.52": loss[0], "5.545": evenly, "3.09": loss[100], "3.07": frequency, "2.41": pairs, "2.39": loss[300]}
-    for words, value in printed.items():
-        assert float(words) == pytest.approx(value, abs=0.006)
-        assert all(words in chapter(lang, "170-tiny-language-model") for lang in ("en", "zh"))
-
-
-def test_chapter_170_the_loss_does_not_tell_that_the_mask_is_missing() -> None:
-    model, _ = programs("170-tiny-language-model")
-    assert (model.count("64, 8, 300"), model.count(", is_causal=True")) == (1, 1)
-    short = model.replace("64, 8, 300", "64, 8, 100").replace(", is_causal=True", "")
-    *_, last, _, checks = output(short).splitlines()
-    assert numbers(last) == pytest.approx([100, 3.09], abs=0.005)
-    assert checks.endswith("sees the future True")
-
-
 def test_chapter_170_its_questions_answer_for_a_small_training() -> None:
     import torch
 
@@ -260,11 +239,3 @@ def test_chapter_170_its_questions_answer_for_a_small_training() -> None:
     for left_out in ("model", "optimizer", "draws"):
         kept = tuple(part for part in ("model", "optimizer", "draws") if part != left_out)
         assert not resumes(start, step, kept), left_out  # type: ignore[operator]
-
-
-def test_chapter_900_the_scaled_rule_is_exact_and_replica_means_are_right_by_luck() -> None:
-    (code,) = programs("900-sources-and-scope")
-    windows, right_by_luck = numbers(output(code).replace("P/N", ""))
-    for lang in ("en", "zh"):
-        assert f"{windows:,.0f}" in chapter(lang, "900-sources-and-scope")
-        assert f" {right_by_luck:.0f} " in chapter(lang, "900-sources-and-scope")

@@ -1,0 +1,151 @@
+"""The programs of several processes in chapters 20 and 40, with what their exercises change in them."""
+
+import math
+import re
+
+import pytest
+
+from tests.book_claims.chapter_code import Ran, programs, run_together
+
+ROUNDING = 1e-12
+
+LOOPS: dict[str, list[tuple[str, str]]] = {
+    "loop": [],
+    "loop_without_p": [("loss * dist.get_world_size() / count", "loss / count")],
+    "loop_own_count": [("dist.all_reduce(count)", "pass")],
+    "loop_means": [
+        ('reduction="sum"', 'reduction="mean"'),
+        ("loss * dist.get_world_size() / count", "loss / len(microsteps)"),
+    ],
+}
+"""The complete loop of chapter 20 by name, with what its exercise changes."""
+
+SCATTER = """
+class Scatter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        total = x.clone()
+        dist.all_reduce(total)
+        return total.chunk(P)[dist.get_rank()]
+
+    @staticmethod
+    def backward(ctx, grad):
+        parts = [torch.empty_like(grad) for _ in range(P)]
+        dist.all_gather(parts, grad)
+        return torch.cat(parts)
+
+class Zeros(Scatter):
+    @staticmethod
+    def backward(ctx, grad):
+        return torch.cat([grad if rank == dist.get_rank() else torch.zeros_like(grad) for rank in range(P)])
+
+def work("""
+
+MISMATCHES = """
+import os, tempfile
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+def work(rank, store):
+    dist.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=2, timeout=timedelta(seconds=3)
+    )
+    for place in range(2):
+        value = torch.tensor([float("nan") if rank == place else 1.0])
+        dist.all_reduce(value, op=dist.ReduceOp.MAX)
+        print("maximum", place, rank, value.item(), flush=True)
+    loss, count = torch.tensor([[6.0, 2.0], [4.0, 8.0]])[rank]
+    for value in (loss, count) if rank == 0 else (count, loss):
+        dist.all_reduce(value)
+    print("order", rank, loss.item(), count.item(), flush=True)
+    part = torch.full((3 - rank,), 1.0 + rank)
+    try:
+        dist.all_reduce(part)
+        print("shape", rank, "returned", *part.tolist(), flush=True)
+    except RuntimeError:
+        print("shape", rank, "waited", flush=True)
+    os._exit(0)  # the group is broken: no farewell
+
+with tempfile.TemporaryDirectory() as folder:
+    mp.spawn(work, args=(f"{folder}/store",), nprocs=2)
+"""
+"""Two ranks that do not make the same calls."""
+
+
+def edited(program: str, edits: list[tuple[str, str]]) -> str:
+    for old, new in edits:
+        assert program.count(old) == 1, old
+        program = program.replace(old, new)
+    return program
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
+    (loop,) = programs("20-parallel-correctness")
+    (adjoint,) = programs("40-collectives")
+    listed = '(("gather", Gather.apply), '
+    scatter = [
+        ("def work(", SCATTER.lstrip()),
+        (listed, listed + '("scatter", Scatter.apply), ("zeros", Zeros.apply), '),
+    ]
+    named = {name: edited(loop, edits) for name, edits in LOOPS.items()}
+    named |= {"adjoint": edited(adjoint, scatter), "mismatches": MISMATCHES}
+    found = run_together(tmp_path_factory.mktemp("programs"), named)
+    assert [name for name, one in found.items() if one.error] == []
+    return found
+
+
+def differences(one: Ran) -> list[list[float]]:
+    """What each rank says of loss, norm and parameters, in the order of the ranks."""
+    lines = sorted(line.partition(": ")[2] for line in re.findall(r"rank \d: [^\n]*", one.out))
+    assert len(lines) == 2
+    return [[float(number) for number in re.findall(r"nan|\d+e[-+]\d+", line)] for line in lines]
+
+
+def test_the_complete_loop_is_the_update_of_one_process(ran: dict[str, Ran]) -> None:
+    assert all(value < ROUNDING for rank in differences(ran["loop"]) for value in rank)
+
+
+def test_without_p_only_the_norm_before_clipping_differs(ran: dict[str, Ran]) -> None:
+    for loss, norm, parameters in differences(ran["loop_without_p"]):
+        assert loss < ROUNDING
+        assert norm > 0.1
+        assert parameters < 1e-10
+
+
+def test_with_counts_of_ones_own_all_three_numbers_differ_and_ranks_log_other_losses(ran: dict[str, Ran]) -> None:
+    ranks = differences(ran["loop_own_count"])
+    assert ranks[0][0] != ranks[1][0]
+    assert all(norm > 0.1 and parameters > 1e-3 for _, norm, parameters in ranks)
+
+
+def test_means_over_an_empty_cell_log_a_nan_and_step_all_the_same(ran: dict[str, Ran]) -> None:
+    for loss, norm, parameters in differences(ran["loop_means"]):
+        assert math.isnan(loss)
+        assert norm > 0.01
+        assert parameters > 1e-3
+
+
+def test_the_adjoint_test_passes_the_adjoint_and_no_other_backward(ran: dict[str, Ran]) -> None:
+    found = {line[:10].strip(): float(line[10:]) for line in ran["adjoint"].out.splitlines()}
+    assert found.keys() == {"gather", "scatter", "zeros", "own slice", "in place"}
+    for name, defect in found.items():
+        assert (defect < ROUNDING) == (name in ("gather", "scatter")), name
+
+
+def test_a_maximum_loses_the_nan_of_a_rank_that_is_not_the_first(ran: dict[str, Ran]) -> None:
+    found = sorted(line for line in ran["mismatches"].out.splitlines() if line.startswith("maximum"))
+    assert found == ["maximum 0 0 nan", "maximum 0 1 nan", "maximum 1 0 1.0", "maximum 1 1 1.0"]
+
+
+def test_another_order_of_calls_mixes_numbers_in_silence(ran: dict[str, Ran]) -> None:
+    found = sorted(line for line in ran["mismatches"].out.splitlines() if line.startswith("order"))
+    assert found == ["order 0 14.0 6.0", "order 1 6.0 14.0"]
+
+
+def test_small_buffers_of_other_shapes_give_one_rank_wrong_numbers_and_let_the_other_wait(ran: dict[str, Ran]) -> None:
+    found = sorted(line for line in ran["mismatches"].out.splitlines() if line.startswith("shape"))
+    assert found == ["shape 0 waited", "shape 1 returned 1.0 3.0"]
