@@ -214,7 +214,7 @@ def stops(first_power: int, last_power: int, text: str = "") -> list[str]:
     """
     number = as_float(text)
     if math.isfinite(number) and number > 0:
-        last_power = max(last_power, math.ceil(math.log10(number)))
+        last_power = max(last_power, min(math.ceil(math.log10(number)), sys.float_info.max_10_exp))
     return [_plain(factor, power) for power in range(first_power, last_power) for factor in SERIES] + [
         _plain(1, last_power)
     ]
@@ -227,10 +227,10 @@ def _plain(factor: float, power: int) -> str:
 
 def reach(limit: float, text: str) -> str:
     """The end of a slider's range that holds the number in `text`: its limit, doubled as often as it takes."""
-    number = as_float(text)
-    while math.isfinite(number) and limit > 0 and limit < number:
-        limit *= 2
-    return format(limit, ".12g")
+    number, limit = as_float(text), float(limit)
+    while math.isfinite(number) and 0 < limit < number:
+        limit = min(limit * 2, sys.float_info.max)
+    return format(limit, ".12g") if limit < sys.float_info.max else repr(limit)
 
 
 def nearest(choices: Sequence[str], text: str) -> int:

@@ -288,3 +288,16 @@ def test_the_first_submit_button_is_the_one_that_sends_an_address(jinja: Environ
     for name in registry():
         html = panels.html(panels.panel("en", registry()[name], {}))
         assert html.index('<button type="submit">') < html.index('formmethod="post"')
+
+
+@pytest.mark.parametrize(
+    "text", ["1e308", "1.7976931348623157e308", "5e-324", "-1e308", "0", "", "nan", "inf", "1/3", "x"]
+)
+def test_a_slider_of_any_number_has_a_range_that_html_takes(text: str) -> None:
+    """Doubled or counted by powers of ten, no end of a range leaves float64."""
+    assert float(scales.reach(32, text)) >= 32
+    assert float(scales.reach(32, text)) < float("inf")
+    stops = [float(stop) for stop in scales.stops(-3, 3, text)]
+    assert stops == sorted(set(stops))
+    assert stops[-1] < float("inf")
+    assert 0 <= scales.nearest(scales.stops(-3, 3, text), text) < len(stops)
