@@ -33,7 +33,7 @@ _LISTED = 8
 """So many entries of a vector are shown; its data-value holds them all."""
 
 REASONS: dict[str, tuple[str, str]] = {
-    "empty_cell": ("没有有效计数的单元没有均值（0/0）", "a cell without valid items has no mean (0/0)"),
+    "empty_cell": ("没有有效计数的单元格没有均值（0/0）", "a cell without valid items has no mean (0/0)"),
     "zero_count": ("N = 0，没有可以求的均值", "N = 0, there is no mean to take"),
     "zero_reference": ("参考值为 0，比值没有定义", "the reference is 0, so there is no ratio"),
     "non_finite": ("含 inf 或 nan", "contains inf or nan"),

@@ -86,7 +86,7 @@ class Inputs(InputsBase):
         for r, (queries, documents) in enumerate(zip(self.q.counts, self.d.counts, strict=True)):
             if queries == 0:
                 en = f"q: rank {r} has no query, and a loss over none is no mean"
-                yield InputError(en, f"q：rank {r} 没有 query，loss 无从取均值", ("q", r), "too_short")
+                yield InputError(en, f"q：rank {r} 没有 query，损失无从取均值", ("q", r), "too_short")
             if documents != queries:
                 en = f"d: rank {r} has {documents} documents for {queries} queries; each query needs its own"
                 zh = f"d：rank {r} 有 {documents} 个文档、{queries} 个 query，每个 query 须有自己的文档"

@@ -60,7 +60,7 @@ class Scheme(Inputs):
     def _can_be_computed(self) -> "Scheme":
         if self.gather == "none" and self.loss == "global":
             en = "loss: with gather none a rank has its own rows only and cannot compute the global loss"
-            zh = "loss：gather 为 none 时各 rank 只有自己的行，算不出 global loss"
+            zh = "损失：gather 为 none 时各 rank 只有自己的行，算不出 global 损失"
             raise InputError(en, zh, "loss", "exclusive")
         return self
 

@@ -1,0 +1,60 @@
+"""One word for one thing in Chinese: the words that lost are found in chapters, panels and the glossary."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.kit import CONTENT, ROOT
+
+_HAN = re.compile("[\u4e00-\u9fff]")
+_LOSERS = {
+    "归约": re.compile("规约"),
+    "损失": re.compile(r"(?<![\w./-])loss(?![\w./(-])(?! (?:scaling|scale))"),
+    "单元格": re.compile("单元(?![格测（])"),
+    "二进制有效位": re.compile("有效数字"),
+    "除以": re.compile("去除(?!损失|缩放)"),
+}
+"""The word to write, and what was written in its place."""
+
+_UNITS = {"140-fsdp-lifecycle", "900-sources-and-scope"}
+"""Chapters that speak of FSDP's units, 单元."""
+_NOT_PROSE = re.compile(
+    r"^(?P<fence>`{3,}).*?^(?P=fence)$|`[^`\n]*`|\{[^{}\n]*\}|\$\$.*?\$\$|\$[^$\n]*\$|\]\([^)\n]*\)|（[ -~]*）",
+    re.M | re.S,
+)
+_SAID = re.compile(r"""\bt\(\s*(["'])(?P<zh>(?:(?!\1).)*)\1\s*,""", re.S)
+
+
+def losers(text: str, allowed: frozenset[str] = frozenset()) -> list[str]:
+    return [
+        f"{found[0]} for {word}: …{text[max(0, found.start() - 20) : found.end() + 20]}…"
+        for word, pattern in _LOSERS.items()
+        if word not in allowed
+        for found in pattern.finditer(text)
+    ]
+
+
+def said_in_templates() -> Iterator[tuple[str, str]]:
+    for file in (ROOT / "templates").rglob("*"):
+        if file.suffix in (".html", ".svg"):
+            for match in _SAID.finditer(file.read_text("utf-8")):
+                if _HAN.search(match["zh"]):
+                    yield file.name, match["zh"]
+
+
+@pytest.mark.parametrize("name", sorted(file.stem for file in (CONTENT / "zh").glob("*.md")))
+def test_a_chinese_chapter_keeps_to_the_books_words(name: str) -> None:
+    prose = _NOT_PROSE.sub(" ", (CONTENT / "zh" / f"{name}.md").read_text("utf-8"))
+    assert losers(prose, frozenset({"单元格"}) if name in _UNITS else frozenset()) == []
+
+
+def test_panels_and_pages_keep_to_the_books_words() -> None:
+    assert {file: found for file, text in said_in_templates() if (found := losers(text))} == {}
+
+
+def test_the_glossary_keeps_to_its_own_words() -> None:
+    lines = (CONTENT / "glossary.toml").read_text("utf-8").splitlines()
+    units = "FSDP", "unit"
+    said = [line for line in lines if _HAN.search(line) and not line.startswith(("also.", "  ["))]
+    assert [found for line in said if not any(unit in line for unit in units) for found in losers(line)] == []
