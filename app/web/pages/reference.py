@@ -25,8 +25,8 @@ class ReferencePages:
     def glossary(self, request: Request) -> Response:
         lang, book = self._layout.open(request)
         words = {
-            "zh": ("术语与符号", "全书的术语与符号，每个只有一个意思；附推导它的小节和用到它的章节。"),
-            "en": ("Glossary", "The book’s words and symbols, each with one meaning, its derivation and its chapters."),
+            "zh": ("术语与符号", "全书的术语与符号：释义、推导它的小节、用到它的章节。"),
+            "en": ("Glossary", "The book’s words and symbols: their meanings, the sections that derive them, the chapters that use them."),
         }
         title, description = words[lang]
         groups = glossary.groups(book, lang)
