@@ -40,15 +40,19 @@ def flat(table: Table) -> Array:
 
 
 def find(observed: Table, mass: Table, tolerance: float) -> Pattern | None:
-    """The first rule whose table is proportional to `observed` in every cell that has tokens; None if none is."""
+    """A rule whose table is proportional to `observed` in every cell that has tokens: one that is equal before others,
+    then the first; None if there is none.
+    """
     there = flat(mass) > 0
     seen = flat(observed)[there]
+    fitting = []
     for code, table in rules(mass):
         ratio = seen / flat(table)[there]
         factor = float(np.median(ratio))
         if factor and float(np.abs(ratio / factor - 1).max()) <= tolerance:
-            return Pattern(code, factor)
-    return None
+            fitting.append(Pattern(code, factor))
+    equal = [each for each in fitting if abs(each.factor - 1) <= tolerance]
+    return next(iter(equal or fitting), None)
 
 
 def rules(mass: Table) -> Iterator[tuple[str, Table]]:

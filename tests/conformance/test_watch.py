@@ -57,7 +57,7 @@ RUNS = {
     "trainer, bf16": (("transformers", "with_trainer.py", "bf16=on"), global_mean, 1e-3),
     "trl": (("trl", "with_trl.py"), global_mean, 1e-6),
     "trl, bf16": (("trl", "with_trl.py", "bf16"), global_mean, 1e-3),
-    **{f"deepspeed {stage}": (("deepspeed", "with_deepspeed.py", str(stage)), mean_of_means, 1e-6) for stage in range(4)},
+    **{f"deepspeed {z}": (("deepspeed", "with_deepspeed.py", str(z)), mean_of_means, 1e-6) for z in range(4)},
 }  # fmt: skip
 
 
@@ -88,3 +88,11 @@ def test_the_trainer_is_right_in_its_tail_too_and_links_to_its_recipe() -> None:
     report = watched("transformers", "with_trainer.py")
     assert [update.verdict for update in report.updates] == ["same"] * 3
     assert report.recipes == ("conformance/transformers",)
+
+
+def test_a_script_that_makes_its_own_ranks_is_watched_with_its_arguments() -> None:
+    report = watched("torch", "spawns.py", "--lr", "0.1", launched=False)
+    assert len(report.updates) == 2
+    for update in report.updates:
+        assert update.processes == 2
+        assert weights(update) == pytest.approx(rank_means(update), rel=1e-6), report

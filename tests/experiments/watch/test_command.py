@@ -44,9 +44,7 @@ def commands(folder: Path) -> Mapping[str, list[str]]:
         "torchrun": lab("torchrun", "--html", str(folder / "torchrun.html"), "--", *TORCHRUN, str(EXAMPLES / "ddp.py")),
         "raises": lab("raises", script("raises")),
         "sticks": lab("sticks", "--timeout", "6", script("sticks")),
-        "never_steps": lab("never_steps", "--processes", "1", script("never_steps")),
         "no_training": lab("no_training", "--", sys.executable, script("no_training")),
-        "spawns": lab("spawns", "--", sys.executable, script("spawns"), "--lr", "0.1"),
         "goes_on": lab("goes_on", "--stop", "--processes", "1", script("goes_on")),
         "not_there": lab("not_there", "--", "a-command-that-is-not-there"),
         "watches_itself": [sys.executable, script("watches_itself"), str(folder / "watches_itself.json")],
@@ -106,27 +104,11 @@ def test_ranks_that_wait_for_each_other_are_ended_and_the_one_to_blame_is_named(
     assert "wait_for_ever()" in done.report["failure"]["log"]
 
 
-def test_a_run_without_a_step_proves_nothing(ran: Mapping[str, Ran]) -> None:
-    done = ran["never_steps"]
-    assert (done.code, done.report["verdict"]) == (1, "vacuous")
-    assert "no optimizer stepped" in done.out
-    assert "it ran to its end" in done.out
-
-
 @pytest.mark.parametrize("name", ["no_training", "not_there"])
 def test_what_trains_nothing_could_not_be_watched(ran: Mapping[str, Ran], name: str) -> None:
     done = ran[name]
     assert (done.code, done.report["verdict"]) == (2, "error")
     assert {"no_training": "no backward of torch", "not_there": "No such file"}[name] in done.err
-
-
-def test_a_script_that_makes_its_own_ranks_is_watched_with_its_arguments(ran: Mapping[str, Ran]) -> None:
-    report = ran["spawns"].report
-    assert report["cause"] == "replica_equal", ran["spawns"].err
-    for update in report["updates"]:
-        assert [[cell["n"] for cell in rank] for rank in update["cells"]] == [[8], [12]]
-        weights = [cell["weight"] for rank in update["cells"] for cell in rank]
-        assert weights == pytest.approx([1 / 16, 1 / 24], rel=1e-6)
 
 
 def test_a_run_without_end_is_ended_once_it_has_been_seen(ran: Mapping[str, Ran]) -> None:
