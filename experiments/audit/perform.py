@@ -28,6 +28,7 @@ UNSEEDED = (
     "model"
 )
 WAITS = "its step is over; waiting for the other ranks"
+CALLED = "step()"
 AGAIN = "the second call of step() on one process failed ({})"
 
 
@@ -203,7 +204,7 @@ def together(
             if recorder.run.once:
                 break
             recorder.begin(call)
-        tell("step()" if calls == 1 else f"step(), call {call + 1}")
+        tell(CALLED if calls == 1 else f"{CALLED}, call {call + 1}")
         _run(recorder, lambda: file.step(context, built.model, built.optimizer, data, built.others))
         tell(WAITS, _unused(recorder.trace))
         recorder.finish(agree, whole=True)

@@ -205,7 +205,8 @@ def main(post: child.Post) -> None:
     job: Job = pickle.loads((post.folder / "job.pickle").read_bytes())
 
     def tell(index: int, doing: str, hint: str = "") -> None:
-        post.say(step=doing, file=index, waits=doing.endswith(perform.WAITS), hint=hint)
+        waits = doing.endswith(perform.WAITS)
+        post.say(step=doing, file=index, waits=waits, together=waits or perform.CALLED in doing, hint=hint)
 
     try:
         work(job, post.rank, post.size, worlds.rendezvous(post.folder), LONG, tell, everywhere=False)

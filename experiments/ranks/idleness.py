@@ -10,7 +10,7 @@ from pathlib import Path
 
 LOOK = 1.0
 """Seconds between two looks."""
-BUSY = 0.05
+BUSY = 0.02
 """Share of a processor above which a process is not idle: heartbeats of the libraries' own threads are below."""
 
 

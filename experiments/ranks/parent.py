@@ -6,14 +6,15 @@ and a pipe to this parent of its own. Over the pipe come lines of JSON:
     {}                          a sign of life
     {"failed": …, "at": …}      why the rank is about to end; a `traceback` where the mistake is not ours
     {"over": true}              it has done everything, and is about to end with code 0
-    anything else               it has begun something: that is movement, and is handed on; `step` names it
+    anything else               it has begun something: that is movement, and is handed on; `step` names it, and
+                                `together` says that the ranks may wait for each other in it
 
 The run ends when
 
     a rank ends before it is over    at once                        "was killed by SIGKILL", "ended with code 1"
     a rank gives no sign of life     after `silent_after` seconds     it is stopped, or the machine swaps
     no rank begins anything          after `stuck_after` seconds      one of them is stuck, the others wait for it
-    all ranks sleep inside torch     after `idle_after` seconds       they wait for each other
+    all ranks sleep in collectives   after `idle_after` seconds       they wait for each other
 
 The error names the rank, its step and its log. This module does not import torch.
 """
@@ -40,6 +41,8 @@ _LAUNCHED_BY_OTHERS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTE
 # With DETAIL the constructor of DistributedDataParallel crashes in torch 2.13 on Gloo.
 _UNSAFE = ("TORCH_DISTRIBUTED_DEBUG",)
 _OURS = f"{Path(__file__).parents[1]}{os.sep}"
+COLLECTIVES = ("/torch/distributed/", "/torch/autograd/")
+"""Where in torch a rank waits for others: a collective, or a backward that reduces."""
 _FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>.+)')
 
 Message = Mapping[str, Any]
@@ -63,8 +66,8 @@ class Program:
 class Limits:
     """Seconds of silence of one rank (None: ranks need not speak), and of standstill of all, that end a run.
 
-    `idle_after`: seconds in which no rank uses the processor, all of them inside torch (None: they may; it is only to
-    be used where waiting ranks sleep, as Gloo's do).
+    `idle_after`: seconds in which no rank uses the processor, while all say that they are `together` and wait for each
+    other inside torch (None: they may; only to be used where waiting ranks sleep, as Gloo's do).
     `start_within`: the standstill that is allowed before anything was heard, where importing takes long.
     """
 
@@ -92,6 +95,7 @@ class Rank:
     log: Path
     step: str = "start"
     steps: int = 0
+    together: bool = False
     over: bool = False
     complaint: str | None = None
     traceback: str | None = None
@@ -154,10 +158,14 @@ class StuckError(RunFailedError):
         super().__init__(culprit, f"is stuck: nothing has moved for {seconds:.0f} s")
 
 
-def _waits(stack: Sequence[Frame]) -> bool:
+def _waits(stack: Sequence[Frame], inside: tuple[str, ...] = ("/torch/",)) -> bool:
     """Inside torch, or inside a patch of ours that passes a call on to it."""
     theirs = next((frame for frame in stack if not frame.file.startswith(_OURS)), None)
-    return theirs is not None and "/torch/" in theirs.file
+    return theirs is not None and any(part in theirs.file for part in inside)
+
+
+def _together(ranks: Sequence[Rank]) -> bool:
+    return all(each.together and each.process.poll() is None for each in ranks)
 
 
 def run(program: Program, folder: Path, hear: Hear, limits: Limits | None = None) -> None:
@@ -226,9 +234,9 @@ def _watch(ranks: Sequence[Rank], hear: Hear, limits: Limits) -> None:
         allowed = limits.stuck_after if any(each.steps for each in ranks) else limits.start_within or limits.stuck_after
         if clock - moved > allowed:
             raise _stuck(running, allowed)
-        if limits.idle_after is not None and idleness.lasts(limits.idle_after, clock, moved):
+        if limits.idle_after is not None and idleness.lasts(limits.idle_after, clock, moved) and _together(ranks):
             asleep = _stuck(running, clock - moved)
-            if all(asleep.waiting.values()):
+            if all(_waits(each.stack, COLLECTIVES) for each in running):
                 raise asleep
         time.sleep(0.02)
 
@@ -250,6 +258,7 @@ def _listen(rank: Rank, clock: float, hear: Hear) -> bool:
         else:
             rank.steps += 1
             rank.step = message.get("step", rank.step)
+            rank.together = message.get("together", False)
             hear(rank, message)
     return bool(messages)
 
