@@ -26,7 +26,10 @@ class ReferencePages:
         lang, book = self._layout.open(request)
         words = {
             "zh": ("术语与符号", "全书的术语与符号：释义、推导它的小节、用到它的章节。"),
-            "en": ("Glossary", "The book’s words and symbols: their meanings, the sections that derive them, the chapters that use them."),
+            "en": (
+                "Glossary",
+                "The book’s words and symbols, what they mean, and the chapters that derive and use them.",
+            ),
         }
         title, description = words[lang]
         groups = glossary.groups(book, lang)
