@@ -93,7 +93,7 @@ def _environment(settings: Settings, folder: Path) -> dict[str, str]:
 
 
 def _start(arguments: Sequence[str], environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
-    """A program that is on no path may stand beside the Python that runs this: torchrun of an environment not entered."""
+    """A program on no path may stand beside the Python that runs this: torchrun of an environment not entered."""
     beside = Path(sys.executable).parent / arguments[0]
     found = shutil.which(arguments[0]) or (str(beside) if beside.is_file() else arguments[0])
     return subprocess.Popen([found, *arguments[1:]], env=dict(environment), start_new_session=True)
