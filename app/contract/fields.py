@@ -31,6 +31,7 @@ from samestep.app.contract.rows import (
     extended_rows_of,
     list_of,
     rows_of,
+    rows_with,
     write_list,
     write_rows,
 )
@@ -166,6 +167,13 @@ OptionalRowsText = Annotated[Rows | None, _rows.optional()]
 """As RowsText; blank means not given."""
 ExtendedRowsText = Annotated[ExtendedRows, Form("matrix", extended_rows_of, _ROWS_SCHEMA, write_rows)]
 """As RowsText, with `inf`, `-inf` and `nan`."""
+
+
+def whole_rows(low: int, high: int) -> Form:
+    """As RowsText, of whole numbers within bounds."""
+    read = bounded(whole, low=low, high=high)
+    return Form("matrix", lambda value: rows_with(value, read), _ROWS_SCHEMA, write_rows)
+
 
 Extended = Annotated[float, Form("number", extended, _EXTENDED_SCHEMA, finite_or_name)]
 """A number that may be `inf`, `-inf` or `nan`."""

@@ -34,20 +34,21 @@ def rows_of(value: object) -> Rows:
 
     Of a short text it is always the same object, so that what was made of it is known again.
     """
-    return _rows_of_short_text(value) if isinstance(value, str) and len(value) <= _SHORT else _rows_of(value, exact)
+    return _rows_of_short_text(value) if isinstance(value, str) and len(value) <= _SHORT else rows_with(value, exact)
 
 
 @lru_cache(maxsize=32)
 def _rows_of_short_text(text: str) -> Rows:
-    return _rows_of(text, exact)
+    return rows_with(text, exact)
 
 
 def extended_rows_of(value: object) -> ExtendedRows:
     """As `rows_of`, with `inf`, `-inf` and `nan` allowed."""
-    return _rows_of(value, extended)
+    return rows_with(value, extended)
 
 
-def _rows_of(value: object, read: Callable[[object], _Value]) -> tuple[tuple[_Value, ...], ...]:
+def rows_with(value: object, read: Callable[[object], _Value]) -> tuple[tuple[_Value, ...], ...]:
+    """Rows of what `read` makes of each cell; the error names row and column."""
     rows = split_rows(value) if isinstance(value, str) else value
     if not isinstance(rows, list | tuple) or not all(isinstance(row, list | tuple) for row in rows):
         raise InputError("must be rows of numbers such as 2,3;8,0", "应是数的行，例如 2,3;8,0", code="rows_type")

@@ -144,7 +144,7 @@ def _map(target_a: Fraction, target_b: Fraction, theta: Fraction, size: int) -> 
         cells={kind: sum(line.count(kind) for line in kinds) for kind in get_args(Kind)},
         same=sum(cell.kind == "agree" and cell.magnitude == "same" for line in grid for cell in line),
         kinds=kinds,
-        ratios=[[None if cell.ratio is None else _out(cell.ratio) for cell in line] for line in grid],
+        ratios=[[None if cell.ratio is None else float(cell.ratio) for cell in line] for line in grid],
         areas=_areas(grid),
         labels=[label for kind in get_args(Kind) if (label := _label(kind, kinds))],
     )
@@ -163,7 +163,7 @@ def compute(inputs: Inputs) -> Result:
         cells=found.cells,
         same=found.same,
         flipped_b=(flipped[0], flipped[-1]) if flipped else None,
-        turning_slope=None if slope is None else _out(slope),
+        turning_slope=None if slope is None else float(slope),
         turning_slope_exact=None if slope is None else fraction_text(slope),
         kinds=found.kinds,
         ratios=found.ratios,
@@ -177,23 +177,15 @@ def _slope(gradient_a: Fraction, gradient_b: Fraction) -> Fraction | None:
     return -gradient_a / gradient_b if gradient_a * gradient_b < 0 else None
 
 
-def _out(value: Fraction) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        en, zh = "leads to a gradient or ratio beyond float64", "使梯度或比值超出 float64 的范围"
-        raise InputError(en, zh, field="target_a", code="number_range") from None
-
-
 def _point(a: int, b: int, cell: Direction) -> Point:
     reasons: dict[Kind, Reason] = {"undefined": "empty_cell", "zero_reference": "zero_reference"}
     return Point(
         a=a,
         b=b,
         kind=cell.kind,
-        reference=None if cell.reference is None else _out(cell.reference),
-        replica_mean=None if cell.replica_mean is None else _out(cell.replica_mean),
-        ratio=None if cell.ratio is None else _out(cell.ratio),
+        reference=None if cell.reference is None else float(cell.reference),
+        replica_mean=None if cell.replica_mean is None else float(cell.replica_mean),
+        ratio=None if cell.ratio is None else float(cell.ratio),
         ratio_exact=None if cell.ratio is None else fraction_text(cell.ratio),
         reason="zero_count" if cell.reference is None else reasons.get(cell.kind),
     )

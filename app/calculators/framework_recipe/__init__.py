@@ -30,7 +30,6 @@ from samestep.app.calculators.framework_recipe.rules import (
     releases_of,
     settings_of,
 )
-from samestep.app.contract.errors import InputError
 from samestep.app.contract.limits import MAX_LISTED_CELLS
 from samestep.app.contract.numbers import fraction_text
 
@@ -70,13 +69,13 @@ def compute(inputs: Inputs) -> Result:
         your_loss=rule.yours,
         steps=[shown(step, window) for step in steps],
         objective=objective_of(steps),
-        mass=_out(sum((cell.n * Fraction(cell.weight_exact or 0) for cell in held), Fraction(0))) if defined else None,
-        ratio=None if ratio is None else _out(ratio),
+        mass=float(sum((cell.n * Fraction(cell.weight_exact or 0) for cell in held), Fraction(0))) if defined else None,
+        ratio=None if ratio is None else float(ratio),
         ratio_exact=None if ratio is None else fraction_text(ratio),
         defined=defined,
         matches_reference=ratio == 1,
         factor_expression=expression_of(steps),
-        factor=None if factor is None else _out(Fraction(factor)),
+        factor=None if factor is None else float(Fraction(factor)),
         factor_exact=factor,
         cells=cells if len(cells) <= MAX_LISTED_CELLS else None,
         experts=_experts(inputs),
@@ -93,22 +92,14 @@ def _cell(r: int, k: int, n: int, weight: Fraction | None, total: int, waits: bo
         rank=r,
         microstep=k,
         n=n,
-        weight=None if weight is None else _out(weight),
+        weight=None if weight is None else float(weight),
         weight_exact=None if weight is None else fraction_text(weight),
         right=1 / total if total else None,
-        ratio=None if weight is None or not total else _out(weight * total),
-        factor=None if factor is None else _out(factor),
+        ratio=None if weight is None or not total else float(weight * total),
+        factor=None if factor is None else float(factor),
         factor_exact=None if factor is None else fraction_text(factor),
         reason=_reason(total, weight is None, waits),
     )
-
-
-def _out(value: Fraction) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        en, zh = "leads to a weight or factor beyond float64", "使权重或系数超出 float64 的范围"
-        raise InputError(en, zh, field="loss_factor", code="number_range") from None
 
 
 def _reason(total: int, undefined: bool, waits: bool) -> Reason | None:

@@ -12,14 +12,13 @@ from samestep.app.calculators.framework_recipe.rules import (
     settings_of,
 )
 from samestep.app.contract.errors import InputError
-from samestep.app.contract.fields import OrBlank, Positive, RowsText, whole_number
+from samestep.app.contract.fields import OrBlank, Positive, whole_number, whole_rows
 from samestep.app.contract.forms import Form
 from samestep.app.contract.limits import MAX_RANKS
 from samestep.app.contract.models import (
     Inputs as InputsBase,
     Query as QueryBase,
 )
-from samestep.app.contract.numbers import whole
 
 MAX_COUNT = 10**9
 
@@ -39,6 +38,7 @@ _Accumulation = Annotated[Annotated[int, whole_number(1, MAX_CELLS)] | None, OrB
 _Count = Annotated[int, whole_number(0, MAX_COUNT)]
 
 
+_CountRows = Annotated[tuple[tuple[int, ...], ...], whole_rows(0, MAX_COUNT)]
 _Counts = Annotated[list[list[_Count]], Form("matrix")]
 
 
@@ -111,7 +111,7 @@ class Query(QueryBase):
     loss_reduction: Reduction = "mean"
     denominator: Annotated[Positive | None, OrBlank] = None
     loss_factor: Positive = Fraction(1)
-    counts: RowsText = Field(default="2,8;5,1", validate_default=True)
+    counts: _CountRows = Field(default="2,8;5,1", validate_default=True)
     accumulation: _Accumulation = None
     context_parallel: _Group = 1
     context_reduction: Literal["mean", "sum"] = "mean"
@@ -120,7 +120,8 @@ class Query(QueryBase):
     def inputs(self) -> Inputs:
         """The body of these fields."""
         framework, _, setting = self.framework.partition("/")
-        counts = [[whole(count) for count in row] for row in self.counts]
         same = set(Inputs.model_fields) - {"framework", "setting", "counts"}
         fields = {name: getattr(self, name) for name in same}
-        return Inputs.model_validate({**fields, "framework": framework, "setting": setting, "counts": counts})
+        return Inputs.model_validate(
+            {**fields, "framework": framework, "setting": setting, "counts": list(map(list, self.counts))}
+        )

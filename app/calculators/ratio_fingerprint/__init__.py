@@ -16,7 +16,6 @@ mean that the objective defines, DDP's average over ranks and `clip_grad_norm_`'
 from typing import Literal
 
 import numpy as np
-from pydantic import ValidationError
 
 from samestep.app.calculators.ratio_fingerprint.evidence import Channel, Numbers, evidence_of
 from samestep.app.calculators.ratio_fingerprint.hypotheses import Evidence, Hypothesis
@@ -65,11 +64,7 @@ _NEXT: dict[str, Next] = {
 def compute(inputs: Inputs) -> Result:
     """Rank every cause; InputError where the numbers do not fit together or there is nothing to compare."""
     evidence, consistent = evidence_of(_numbers(inputs))
-    try:
-        return _result(evidence, consistent)
-    except (ValidationError, OverflowError):
-        en, zh = "lead to a ratio or prediction beyond float64’s range", "使比值或预测超出 float64 的范围"
-        raise InputError(en, zh, field="observed", code="number_range") from None
+    return _result(evidence, consistent)
 
 
 def _result(evidence: Evidence, consistent: bool | None) -> Result:

@@ -212,13 +212,8 @@ def panel(query: Query) -> View:
     """The panel's state: the eight named schemes, and the chosen one replica by replica."""
     window, per_unit = query.window()
     step = Step(query.theta, query.lr)
-    try:
-        result, weighting = evaluate(window, _named(window.sizes, query.empty_cell), step, None)
-        rows = window.nested(per_unit)
-        return _view(query.scheme, window, rows.__getitem__, step, result, weighting[query.scheme])
-    except InputError as error:  # of the numbers, not of one field: name the one that holds them here
-        field = "target_a" if query.gradients is None else "gradients"
-        raise InputError(error.en, error.zh, field=field, code=error.code) from None
+    result, weighting = evaluate(window, _named(window.sizes, query.empty_cell), step, None)
+    return _view(query.scheme, window, window.nested(per_unit).__getitem__, step, result, weighting[query.scheme])
 
 
 def _view(
@@ -321,8 +316,8 @@ def _cells(window: Window, current: NDArray[np.float64] | None) -> list[CellRow]
     """One entry a cell; None for windows too large to list. `current` holds the weight of a unit of mass."""
     if len(window.counts) > MAX_LISTED_CELLS:
         return None
-    right = 1 / float(window.total) if window.total else None
-    given = None if current is None else current.tolist()
+    right = as_float(1 / window.total) if window.total else None
+    given = None if current is None else as_float(current)
     counts = window.float_counts.tolist()
     places = [(r, k) for r, size in enumerate(window.sizes) for k in range(size)]
     return [

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from samestep.app.calculators.replica_ledger.results import Reference, Result, SchemeResult, as_float, as_text, quotient
+from samestep.app.calculators.replica_ledger.results import Reference, Result, SchemeResult, as_float, as_text
 from samestep.app.calculators.replica_ledger.weighting import (
     Group,
     Scheme,
@@ -33,7 +33,7 @@ class Step:
             theta, lr = self.theta, self.lr
             below = lr.denominator * gradient.denominator
             above = theta.numerator * below - lr.numerator * gradient.numerator * theta.denominator
-            return quotient(above, theta.denominator * below)
+            return above / (theta.denominator * below)
         return None if gradient is None else as_float(self.theta - self.lr * gradient)
 
 

@@ -8,7 +8,6 @@ import numpy as np
 from pydantic import SkipValidation
 from typing_extensions import TypedDict
 
-from samestep.app.contract.errors import InputError
 from samestep.app.contract.models import Reason, Result as ResultBase, Table
 from samestep.app.contract.numbers import fraction_text
 
@@ -131,25 +130,17 @@ def _written(gradient: float | list[float] | None) -> float | str | None:
 
 
 def as_float(value: Any) -> Any:
-    """A float, or a list of them; InputError where float64 cannot hold it."""
+    """A float, or a list of them; OverflowError where float64 cannot hold it."""
     if value is None:
         return None
     if isinstance(value, np.ndarray):
-        return [as_float(entry) for entry in value]
-    return quotient(*value.as_integer_ratio()) if type(value) is Fraction else _finite(float(value))
-
-
-def quotient(above: int, below: int) -> float:
-    try:
-        return above / below
-    except OverflowError:
-        return _finite(math.inf)
-
-
-def _finite(number: float) -> float:
+        array = value.astype(np.float64)
+        if not np.isfinite(array).all():
+            raise OverflowError
+        return array.tolist()
+    number = float(value)
     if not math.isfinite(number):
-        en, zh = "lead to a result beyond float64's range", "得到的结果超出 float64 的范围"
-        raise InputError(en, zh, field="microsteps", code="number_range")
+        raise OverflowError
     return number
 
 
