@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from starlette.testclient import TestClient
 from xdist.scheduler import LoadScopeScheduling
 
 ROOT = Path(__file__).parents[1]
+APP = (sys.executable, "-m", "app")
 
 collect_ignore = ["recipe"]  # laid over a copy of the tree by test_recipe.py, and tested there
 
@@ -54,12 +55,12 @@ def client() -> Iterator[TestClient]:
 
 
 class Server:
-    """`python -m app` as a process of its own, on a free port of the loopback."""
+    """`python -m app`, or another command for it, as a process of its own, on a free port of the loopback."""
 
-    def __init__(self, *options: str, checkout: Path = ROOT) -> None:
-        command = [sys.executable, "-m", "app", "--host", "127.0.0.1", "--port", "0", *options]
+    def __init__(self, *options: str, checkout: Path = ROOT, command: Sequence[str] = APP) -> None:
+        whole = [*command, "--host", "127.0.0.1", "--port", "0", *options]
         self.process = subprocess.Popen(
-            command, cwd=checkout, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+            whole, cwd=checkout, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
         )
         self.lines: list[str] = []
         found: queue.Queue[str] = queue.Queue()
@@ -96,8 +97,8 @@ def start_server() -> Iterator[Callable[..., Server]]:
     """Starts servers of a test's own; what is left of them and of their workers is ended after it."""
     running: list[Server] = []
 
-    def start(*options: str, checkout: Path = ROOT) -> Server:
-        running.append(Server(*options, checkout=checkout))
+    def start(*options: str, **where: Any) -> Server:
+        running.append(Server(*options, **where))
         return running[-1]
 
     yield start

@@ -4,7 +4,6 @@ import contextlib
 import http.client
 import json
 import os
-import re
 import shutil
 import signal
 import socket
@@ -12,8 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -276,32 +274,3 @@ def test_an_idle_server_is_small_and_has_not_loaded_torch(start_server: Start) -
     assert "torch" not in (process / "maps").read_text()
     (resident,) = [line for line in (process / "status").read_text().splitlines() if line.startswith("VmRSS")]
     assert int(resident.split()[1]) < 120_000
-
-
-def test_a_wheel_runs_outside_the_checkout(start_server: Start, tmp_path: Path) -> None:
-    """What `pip install .` installs: unpacked far from the sources, it finds its chapters, templates and files."""
-    build = [sys.executable, "-m", "pip", "wheel", str(ROOT), "--no-deps", "--quiet", "--wheel-dir", str(tmp_path)]
-    built = subprocess.run(build, capture_output=True, text=True, timeout=300, check=False)
-    if "No matching distribution found for hatchling" in built.stderr:
-        pytest.skip("building a wheel needs hatchling: no package index can be reached")
-    assert built.returncode == 0, built.stderr
-    (wheel,) = tmp_path.glob("samestep-*.whl")
-    installed = tmp_path / "installed"
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(installed)
-        (scripts,) = [archive.read(name).decode() for name in archive.namelist() if name.endswith("entry_points.txt")]
-    assert "samestep = samestep.app.__main__:main" in scripts
-    running = start_server(checkout=installed)
-    for path in ("/zh/parallel-correctness", "/en/calculators/info_nce", "/zh/search?q=theta", "/api/replica_ledger"):
-        assert status(running, path) == 200
-    (style,) = re.findall(r'href="([^"]+/css/page\.css)"', body(running, "/en/"))
-    assert status(running, style) == 200
-    assert not {name.split("/")[0] for name in map(str, _files(installed))} - {"app", "experiments", wheel_info(wheel)}
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    return (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
-
-
-def wheel_info(wheel: Path) -> str:
-    return "-".join(wheel.name.split("-")[:2]) + ".dist-info"
