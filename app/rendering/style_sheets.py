@@ -19,6 +19,7 @@ ORDER = (
     "experiments",
     "shelf",
     "lists",
+    "first",
     "forced-colors",
     "terms",
     "glossary",
@@ -38,6 +39,7 @@ _INSTRUMENTS = {"panel", "boxes", "code"}
 
 KINDS: dict[str, set[str]] = {
     "page": _ON_THE_SITE | {"shelf", "glossary"},
+    "shelf": _ON_THE_SITE | {"panel", "shelf", "first"},
     "start": _ON_THE_SITE | {"start"},
     "reading": _ON_THE_SITE | _INSTRUMENTS | {"chapter", "evidence", "terms", "book"},
     "calculator": _ON_THE_SITE | _INSTRUMENTS | {"grid", "workbench"},

@@ -283,7 +283,7 @@ class Panel {
   // ---- for keyboard steps: the slider's neighbouring states, fetched before they are asked for
 
   lookAhead(range) {
-    if (!this.ahead || range?.type !== "range") return;
+    if (!this.ahead || !range?.twin) return;
     for (const direction of ["stepUp", "stepDown"]) {
       const neighbour = range.cloneNode();
       for (const _ of ["next", "the one after"]) {
@@ -296,4 +296,22 @@ class Panel {
   }
 }
 
+// ---- the boundary of the shelf's figure moves tokens from one card to the other; it follows numbers that are typed
+
+const divide = (range) => {
+  const [a, b] = ["a", "b"].map((name) => range.form.elements[name]);
+  range.addEventListener("input", () => {
+    const tokens = Math.max(2, Number(a.value) + Number(b.value)) || 1000;
+    a.value = Math.min(tokens - 1, Math.max(1, Math.round((tokens * range.value) / 100)));
+    b.value = tokens - a.value;
+  });
+  for (const field of [a, b]) {
+    field.addEventListener("input", () => {
+      const share = (100 * Number(a.value)) / (Number(a.value) + Number(b.value));
+      if (Number.isFinite(share)) range.value = share;
+    });
+  }
+};
+
+for (const range of document.querySelectorAll("[data-boundary]")) divide(range);
 for (const form of document.querySelectorAll("form[data-calculator]")) new Panel(form);

@@ -1,11 +1,15 @@
 """The way in: the address without a language, the shelf of chapters, and addresses that are nearly right."""
 
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from samestep.app.contract.errors import RefusedError, named_once
+from samestep.app.contract.languages import Lang
+from samestep.app.instruments.first_answer import RECIPE, FirstAnswer, fields_in, first_answer
+from samestep.app.instruments.panels import Panel
 from samestep.app.web.pages import languages
 from samestep.app.web.pages.layout import Layout
 
@@ -22,6 +26,7 @@ class ShelfPages:
             Route("/", self.root),
             Route("/{lang:lang}", self.without_slash),
             Route("/{lang:lang}/", self._layout.beside(self.shelf)),
+            Route("/{lang:lang}/first-answer", self._layout.beside(self.first_answer)),
         ]
 
     def last_routes(self) -> list[Route]:
@@ -44,11 +49,57 @@ class ShelfPages:
         description = (
             "梯度缩放与并行正确性的交互式 Wiki" if lang == "zh" else "An interactive wiki on parallel correctness"
         )
-        return self._layout.finished(
-            request,
-            "shelf.html",
-            title="同一步" if lang == "zh" else "SameStep",
-            description=description,
-            parts=book.parts(lang),
-            families=book.families(lang),
+        fields, first, errors = _first(request, lang)
+        context = {
+            "title": "同一步" if lang == "zh" else "SameStep",
+            "description": description,
+            "parts": book.parts(lang),
+            "families": book.families(lang),
+            "first": first,
+            "panel": self._panel(lang, fields, errors),
+        }
+        if errors:
+            return self._layout.page(request, "shelf.html", 422, **context)
+        return self._layout.finished(request, "shelf.html", **context)
+
+    def first_answer(self, request: Request) -> Response:
+        """The inside of the living figure's result: what its script asks for."""
+        lang, _ = self._layout.open(request)
+        fields, first, errors = _first(request, lang)
+        if first is None:
+            panel = self._panel(lang, fields, errors)
+            html = self._site.render("_errors.html", {"lang": lang, "panel": panel})
+            return Response(html, 422, {"cache-control": "no-store"}, "text/html")
+        html = self._site.render("_first_answer_result.html", {"lang": lang, "first": first})
+        return Response(html, 200, {"cache-control": "public, max-age=60"}, "text/html")
+
+    def _panel(self, lang: Lang, fields: dict[str, str], errors: dict[str, str]) -> Panel:
+        """The frame of the living figure, as those of the instruments have it."""
+        page, result = self._site.url(f"/{lang}/"), self._site.url(f"/{lang}/first-answer")
+        return Panel(
+            name=RECIPE,
+            id="first",
+            prefix="",
+            action=page,
+            values=fields,
+            errors=errors,
+            view=None,
+            lang=lang,
+            page_url=page,
+            json_url="",
+            csv_url="",
+            result_url=result,
         )
+
+
+def _first(request: Request, lang: Lang) -> tuple[dict[str, str], FirstAnswer | None, dict[str, str]]:
+    """The living figure's fields as typed, its answer, and what is wrong with a field."""
+    given, twice = named_once(parse_qsl(request.url.query, keep_blank_values=True))
+    fields = fields_in(given)
+    refusals = [error for error in twice if error.field in fields]
+    first = None
+    try:
+        first = first_answer(fields)
+    except RefusedError as error:
+        refusals += error.errors
+    return fields, None if refusals else first, {one.field: one.message(lang) for one in reversed(refusals)}
