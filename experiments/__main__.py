@@ -59,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     conformance = running.add_argument_group("conformance", "which of its measurements; each may be given repeatedly")
     conformance.add_argument("--framework", action="append", choices=FRAMEWORKS, metavar="NAME")
     conformance.add_argument("--scenario", action="append", choices=SCENARIOS, metavar="A…F")
+    conformance.add_argument("--reader", choices=("update", "watch"), help="watch: read the same runs by watch, too")
     conformance.add_argument("--version", action="append", metavar="PACKAGE==X", help="beside what is installed")
     running.set_defaults(command=run)
 
@@ -121,7 +122,11 @@ def run(options: argparse.Namespace) -> int:
     """Run and print a verdict line for each check."""
     wanted = runs.chosen(options.names, options.all, training=False)
     weights = runs.weights_for(wanted, options.weights)
-    narrowed = {name: getattr(options, name) for name in ("framework", "scenario", "version") if getattr(options, name)}
+    narrowed = {
+        name: getattr(options, name)
+        for name in ("framework", "scenario", "version", "reader")
+        if getattr(options, name)
+    }
     if narrowed and "conformance" not in {each.name for each in wanted}:
         raise runs.CannotRunError(f"--{next(iter(narrowed))} is for conformance")
     given: dict[str, Json] = {**_weights(weights), "corpus": str(options.corpus.resolve()), **narrowed}

@@ -21,6 +21,7 @@ from typing import Any
 
 from samestep.experiments.conformance.adapter import Measurement, Setting
 from samestep.experiments.conformance.scenarios import SCENARIOS
+from samestep.experiments.conformance.watched import watching
 from samestep.experiments.ranks.child import Post, run
 
 
@@ -55,7 +56,8 @@ def measure(job: Mapping[str, Any], post: Post) -> None:
             post.say(unavailable=task, reason=reason)
             continue
         torch.manual_seed(0)
-        measurement = adapter.run(task[0], SCENARIOS[task[1]], post.rank, post.size)
+        with watching(job["watch"], task):
+            measurement = adapter.run(task[0], SCENARIOS[task[1]], post.rank, post.size)
         post.say(done=task, measurement=described_measurement(measurement))
     post.say(environment=environment())
 

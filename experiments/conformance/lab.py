@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 from samestep.app.evidence.bags import (
@@ -19,7 +20,7 @@ from samestep.app.evidence.bags import (
     Row,
     Text,
 )
-from samestep.experiments.conformance import PROCESSES, QUESTION, classifier, releases, verdicts
+from samestep.experiments.conformance import PROCESSES, QUESTION, classifier, releases, verdicts, watched
 from samestep.experiments.conformance.faults import FAULTS, Fault
 from samestep.experiments.conformance.frameworks import FRAMEWORKS, Framework, Release
 from samestep.experiments.conformance.pairs import Report, Task, measure
@@ -51,6 +52,7 @@ def run(place: Path, options: Mapping[str, Json], tell: Tell) -> Result:
     """Measure, and write `place/conformance/result.json`.
 
     Options: `framework`, `scenario`, `version`: lists of what to measure, everything installed when empty.
+    `reader`: "watch" has watch read the same runs, too, and compares.
     `releases`: "listed" also measures the releases that the frameworks list, "cached" those of them that are here.
     """
     scenarios = cast(list[str], options.get("scenario") or [])
@@ -61,7 +63,9 @@ def run(place: Path, options: Mapping[str, Json], tell: Tell) -> Result:
     environment: dict[str, Json] = {}
     paths: dict[str, Text] = {}
     for subject in chosen:
-        report = _measure(subject, scenarios, tell)
+        with TemporaryDirectory(prefix="samestep-watch-") as seen:
+            report = _measure(subject, scenarios, tell, Path(seen) if options.get("reader") == "watch" else None)
+            controls += _watch_agrees(subject, report, Path(seen)) if options.get("reader") == "watch" else []
         environment = environment or report.environment
         own = list(rows_of(subject, report))
         rows += own
@@ -108,12 +112,33 @@ def _absent(framework: Framework, reason: str, version: str = "", setting: str =
     return {"framework": framework.id, "version": version, "setting": setting, "reason": reason}
 
 
-def _measure(subject: Subject, scenarios: Sequence[str], tell: Tell) -> Report:
+def _measure(subject: Subject, scenarios: Sequence[str], tell: Tell, watch: Path | None) -> Report:
     if subject.release is None:
-        return measure(subject.framework, scenarios, tell)
+        return measure(subject.framework, scenarios, tell, watch=watch)
     tell(f"install {' '.join(subject.release.pins)} beside what is there", None)
     target = releases.install(subject.release)
-    return measure(subject.framework, scenarios, tell, target=target, hidden=subject.release.hidden)
+    return measure(subject.framework, scenarios, tell, target=target, hidden=subject.release.hidden, watch=watch)
+
+
+def _watch_agrees(subject: Subject, report: Report, seen: Path) -> list[Control]:
+    """Every coefficient that was solved for is what watch saw pass; tasks without coefficients are not compared."""
+    found = {
+        task: watched.difference(seen, task, ranks[0]["tokens"])
+        for task, ranks in report.measured.items()
+        if ranks[0] is not None and ranks[0]["kind"] == "coefficients"
+    }
+    known = {task: away for task, away in found.items() if away is not None}
+    name = f"{subject.framework.name} {subject.version}"
+    return [
+        control(
+            _slug(f"watched-{subject.framework.id}-{subject.version}"),
+            {"zh": f"watch 读到的 {name} 的系数相同", "en": f"watch reads the same coefficients of {name}"},
+            bool(known) and max(known.values()) <= watched.AGREES,
+            compared=len(known),
+            not_compared=["-".join(task) for task in found if task not in known],
+            largest=max(known.values(), default=None),
+        )
+    ]
 
 
 def _unavailable(subject: Subject, report: Report) -> Iterator[NotMeasured]:

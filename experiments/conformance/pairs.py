@@ -63,10 +63,11 @@ def measure(
     *,
     target: Path | None = None,
     hidden: Sequence[str] = (),
+    watch: Path | None = None,
 ) -> Report:
     """Measure all settings in these scenarios (all, if none is named), with the packages in `target` first on the path.
 
-    `hidden`: installed packages that the framework must not see.
+    `hidden`: installed packages that the framework must not see. `watch`: where ranks leave what watch saw of them.
     """
     report = Report()
     for _ in range(RESTARTS):
@@ -78,6 +79,7 @@ def measure(
                 "finished": [list(task) for task in report.finished],
                 "hidden": list(hidden),
                 "default": target is None,
+                "watch": None if watch is None else str(watch),
             }
             (Path(folder) / "job.json").write_text(json.dumps(job))
             problem = _run_pair(framework, Path(folder), target, report, tell)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from samestep import watch
+from samestep.experiments.conformance import lab
 from samestep.experiments.watch import Report
 from samestep.experiments.watch.report import UpdateReport
 
@@ -96,3 +97,15 @@ def test_a_script_that_makes_its_own_ranks_is_watched_with_its_arguments() -> No
     for update in report.updates:
         assert update.processes == 2
         assert weights(update) == pytest.approx(rank_means(update), rel=1e-6), report
+
+
+@pytest.mark.parametrize("framework", ["torch_ddp", "torch_fsdp2", "accelerate", "transformers", "trl", "lightning"])
+def test_watch_reads_the_coefficients_that_the_conformance_lab_solves_for(framework: str, tmp_path: Path) -> None:
+    wanted = {"framework": [framework], "scenario": ["A", "B", "C", "D", "E"], "reader": "watch"}
+    try:
+        result = lab.run(tmp_path, wanted, lambda step, done: None)
+    except lab.releases.CannotMeasureError as error:
+        pytest.skip(str(error))
+    (control,) = [each for each in result["controls"] if each["id"].startswith("watched-")]
+    assert control["met"], control
+    assert control["values"]["compared"] >= 10, control
