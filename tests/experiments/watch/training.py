@@ -350,6 +350,12 @@ def ddp_empty_rank(rank: int) -> list[Tensor]:
 
 
 @loop
+def ddp_mean_of_nothing(rank: int) -> list[Tensor]:
+    """Rank 1 has no label in its first microstep, and takes their mean."""
+    return train(DistributedDataParallel(seeded()), rank, mean, counts=[[[6, 4], [0, 8]]], max_norm=None)
+
+
+@loop
 def ddp_scaler(rank: int) -> list[Tensor]:
     """A loss scaler, unscaled before the clip."""
     return _scaled(rank, torch.amp.GradScaler("cpu", init_scale=1024.0), unscale=True)
