@@ -7,6 +7,7 @@ answers one request in this process, and how often the walk goes from one module
 """
 
 import asyncio
+import itertools
 import sys
 from collections import Counter
 from pathlib import Path
@@ -31,7 +32,7 @@ class Walk:
     @property
     def switches(self) -> int:
         modules = [module for module, _ in self.calls]
-        return sum(a != b for a, b in zip(modules, modules[1:], strict=False))
+        return sum(a != b for a, b in itertools.pairwise(modules))
 
 
 async def answered(app: Any, address: str) -> int:
