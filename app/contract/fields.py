@@ -13,6 +13,7 @@ from pydantic_core import core_schema
 
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.forms import Form, blank_to_none
+from samestep.app.contract.limits import MAX_RANKS
 from samestep.app.contract.numbers import (
     LONGEST_NUMBER,
     NUMBER,
@@ -53,9 +54,14 @@ OrBlank = BeforeValidator(blank_to_none)
 
 # ---- one number
 
-Real = Annotated[Fraction, Form("number", exact, number_schema(), as_json)]
+_real = Form("number", exact, number_schema(), as_json)
+_positive = Form("number", positive, number_schema(exclusiveMinimum=0), as_json)
+Real = Annotated[Fraction, _real]
 NonNegative = Annotated[Fraction, Form("number", not_negative, number_schema(minimum=0), as_json)]
-Positive = Annotated[Fraction, Form("number", positive, number_schema(exclusiveMinimum=0), as_json)]
+Positive = Annotated[Fraction, _positive]
+RealOrAbsent = Annotated[Fraction | None, _real.absent()]
+PositiveOrAbsent = Annotated[Fraction | None, _positive.absent()]
+"""A number that may be left out, but is not null."""
 
 _SCHEMA_WORDS = {"low": "minimum", "above": "exclusiveMinimum", "high": "maximum", "below": "exclusiveMaximum"}
 
@@ -169,10 +175,30 @@ ExtendedRowsText = Annotated[ExtendedRows, Form("matrix", extended_rows_of, _ROW
 """As RowsText, with `inf`, `-inf` and `nan`."""
 
 
+def _of_ranks(read: Callable[[object], Any]) -> Callable[[object], Any]:
+    """Rows of which each is a rank's: no more than ranks may be."""
+
+    def read_ranks(value: object) -> Any:
+        rows = read(value)
+        if len(rows) > MAX_RANKS:
+            en, zh = f"have more than {MAX_RANKS:,} rows (ranks)", f"超过 {MAX_RANKS:,} 行（rank）"
+            raise InputError(en, zh, code="too_long")
+        return rows
+
+    return read_ranks
+
+
+_rank_rows = Form("matrix", _of_ranks(rows_of), _ROWS_SCHEMA, write_rows)
+RankRows = Annotated[Rows, _rank_rows]
+"""As RowsText, one row a rank (or microstep): at most MAX_RANKS."""
+OptionalRankRows = Annotated[Rows | None, _rank_rows.optional()]
+ExtendedRankRows = Annotated[ExtendedRows, Form("matrix", _of_ranks(extended_rows_of), _ROWS_SCHEMA, write_rows)]
+
+
 def whole_rows(low: int, high: int) -> Form:
-    """As RowsText, of whole numbers within bounds."""
+    """As RankRows, of whole numbers within bounds."""
     read = bounded(whole, low=low, high=high)
-    return Form("matrix", lambda value: rows_with(value, read), _ROWS_SCHEMA, write_rows)
+    return Form("matrix", _of_ranks(lambda value: rows_with(value, read)), _ROWS_SCHEMA, write_rows)
 
 
 Extended = Annotated[float, Form("number", extended, _EXTENDED_SCHEMA, finite_or_name)]

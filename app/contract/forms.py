@@ -52,6 +52,10 @@ class Form:
         """The same for a field inside an object that is typed as JSON: it is written as JSON is."""
         return replace(self, write=None)
 
+    def absent(self) -> "Form":
+        """The same for a field that may be left out, then with None for a default; null is no value for it."""
+        return replace(self.optional(), read=self.read)
+
     def optional(self) -> "Form":
         """The same for a field that may be left blank, or be null: then it was not given."""
         read, write = self.read, self.write

@@ -77,7 +77,7 @@ def _step(node: Any, path: str) -> tuple[str, Any]:
             step = _key(node, step, path)
             return step, node[step]
         if isinstance(node, Sequence) and not isinstance(node, str):
-            return step, node[int(step)] if step.isdecimal() else _entry(node, step)
+            return step, node[int(step)] if step.isdecimal() and len(step) < 10 else _entry(node, step)
         return step, getattr(node, step)
     except (LookupError, AttributeError, ValueError, StopIteration):
         raise NoSuchStepError(step) from None

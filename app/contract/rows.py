@@ -23,9 +23,15 @@ _SHORT = 65_536
 """Characters of rows that are kept parsed: what a browser sends again with every step of a slider."""
 
 
+def lines_of(text: str) -> str:
+    """The text with `\\n` at the end of every line, whichever system wrote it."""
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
+
+
 def split_rows(text: str) -> list[list[str]]:
     """Cut `2,3;8,0` into rows and values: `;` or a newline between rows, `,` or a tab between values."""
-    lines = text.replace("\r\n", "\n").strip(" \n").split("\n") if "\n" in text else [text]
+    text = lines_of(text)
+    lines = text.strip(" \n").split("\n") if "\n" in text else [text]
     return [_VALUE_BREAK.split(row) for line in lines for row in _ROW_BREAK.split(line)]
 
 

@@ -12,7 +12,8 @@ from typing import Any
 from pydantic_core import from_json
 
 from samestep.app.calculators import Calculator, registry
-from samestep.app.contract.errors import FieldError, RefusedError, not_json
+from samestep.app.contract.errors import FieldError, InputError, RefusedError, not_json
+from samestep.app.instruments.comparison import check
 from samestep.app.instruments.csv_tables import table
 from samestep.app.instruments.states import BodyState
 
@@ -25,6 +26,10 @@ KINDS = {
     "sampler": "sampler_padding",
 }
 """The kinds of worked cases that have another name than their calculator."""
+
+MAX_CASES = 1_000
+_LARGEST_LIST = 4 * 2**20
+_SHOWN = 200
 
 _KIND_OF = {name: kind for kind, name in KINDS.items()}
 
@@ -75,13 +80,20 @@ def read_file(calculator: Calculator, content: bytes, into: str, body: Mapping[s
         en, zh = "must hold a JSON object: a body, a case, or cases", "应是 JSON 对象：请求体、一个算例或 cases"
         raise file_error(en, zh)
     if isinstance(found.get("cases"), list):
+        if len(content) > _LARGEST_LIST:
+            en = "holds several cases in more than 4 MiB: open a large case as a file of its own"
+            raise file_error(en, "含多个算例，超过 4 MiB：大的算例请单独存成一个文件", "too_long")
         return _cases(found["cases"])
     if not isinstance(found.get("inputs"), dict):
         return Case(calculator.name, BodyState(found))
     kind = found.get("kind", calculator.name)
     name = calculator_of(kind)
     if name is None:
-        en, zh = f"holds a case of the kind “{kind}”, which no calculator takes", f"是 {kind} 类算例，没有计算器接受它"
+        shown = _short(kind)
+        en, zh = (
+            f"holds a case of the kind “{shown}”, which no calculator takes",
+            f"是 {shown} 类算例，没有计算器接受它",
+        )
         raise file_error(en, zh)
     return _case(name, found)
 
@@ -93,8 +105,10 @@ def calculator_of(kind: object) -> str | None:
 
 
 def _cases(entries: list[Any]) -> CaseList:
+    if len(entries) > MAX_CASES:
+        raise file_error(f"holds more than {MAX_CASES:,} cases", f"算例超过 {MAX_CASES:,} 个", "too_long")
     cases: list[Case] = []
-    others: dict[str, tuple[str, ...]] = {}
+    others: dict[str, list[str]] = {}
     for entry in entries:
         if not isinstance(entry, dict):
             continue
@@ -102,22 +116,32 @@ def _cases(entries: list[Any]) -> CaseList:
         if name is not None and isinstance(entry.get("inputs"), dict):
             cases.append(_case(name, entry))
         else:
-            kind = str(entry.get("kind"))
-            others[kind] = (*others.get(kind, ()), str(entry.get("id", "")))
+            others.setdefault(_short(entry.get("kind")), []).append(_short(entry.get("id", "")))
     if not cases and not others:
         raise file_error("holds no cases", "没有算例")
-    return CaseList(tuple(cases), others)
+    return CaseList(tuple(cases), {kind: tuple(ids) for kind, ids in others.items()})
+
+
+def _short(value: object) -> str:
+    """A text of the file as it may stand on a page."""
+    text = value if isinstance(value, str) else str(value)[:_SHOWN]
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
 
 
 def _case(name: str, entry: Mapping[str, Any]) -> Case:
     tolerance, scheme, expected = entry.get("tolerance"), entry.get("scheme"), entry.get("expected")
+    if isinstance(expected, Mapping):
+        try:
+            check(expected)
+        except InputError as error:
+            raise file_error(f"expected {error.en}", f"的 expected {error.zh}", error.code) from None
     return Case(
         name=name,
         state=BodyState(entry["inputs"], scheme if isinstance(scheme, str) else None),
         expected=expected if isinstance(expected, Mapping) else None,
         tolerance=numbers_in(tolerance),
-        id=str(entry.get("id", "")),
-        title=str(entry.get("title", "")),
+        id=_short(entry.get("id", "")),
+        title=_short(entry.get("title", "")),
     )
 
 

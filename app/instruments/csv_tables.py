@@ -12,7 +12,7 @@ Up to `_EXACT` cells keep the text they have (`0.1`, `1/3`), more are read as fl
 import csv
 import io
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from samestep.app.calculators import Calculator
 from samestep.app.contract.errors import FieldError, InputError, RefusedError
 from samestep.app.contract.limits import MAX_CELLS
 from samestep.app.contract.numbers import extended, finite_or_name
+from samestep.app.contract.rows import lines_of
 from samestep.app.instruments.states import BodyField, body_fields
 
 _EXACT = 20_000
@@ -40,6 +41,7 @@ def matrices(calculator: Calculator) -> list[BodyField]:
 
 def table(calculator: Calculator, text: str, into: str, body: Mapping[str, Any]) -> dict[str, Any]:
     """The body with a table's fields in it; RefusedError names line and column of what cannot be read."""
+    text = lines_of(text)
     first = text.partition("\n")[0]
     delimiter = next((mark for mark in "\t;,；，" if mark in first), ",")
     header = [cell.strip().strip('"') for cell in first.split(delimiter)]
@@ -144,10 +146,16 @@ def _limit(cells: int) -> None:
         raise _error(f"holds more than {MAX_CELLS:,} cells", f"超过 {MAX_CELLS:,} 格")
 
 
-def _lines(text: str, delimiter: str) -> Any:
+def _lines(text: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     """(line number, cells) of every line that is not blank."""
     reader = csv.reader(io.StringIO(text), delimiter=delimiter)
-    return ((reader.line_num, row) for row in reader if any(cell.strip() for cell in row))
+    try:
+        for row in reader:
+            if any(cell.strip() for cell in row):
+                yield reader.line_num, row
+    except csv.Error as error:
+        line = reader.line_num
+        raise _error(f"line {line} is not CSV: {error}", f"第 {line} 行不是合法的 CSV") from None
 
 
 def _at_once(text: str, delimiter: str, *, skiprows: int, dtype: np.dtype[Any]) -> NDArray[Any] | None:

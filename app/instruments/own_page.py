@@ -14,13 +14,13 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import FormParser, parse_options_header
 
 from samestep.app.calculators import Calculator, registry
-from samestep.app.contract.errors import FieldError, RefusedError, named_once, not_json
+from samestep.app.contract.errors import FieldError, InputError, RefusedError, named_once, not_json, refused
 from samestep.app.contract.limits import LONGEST_ADDRESS
 from samestep.app.contract.models import Result
 from samestep.app.contract.paths import Leaf, leaves
 from samestep.app.instruments import states
 from samestep.app.instruments.case_files import Case, CaseList, file_error, numbers_in, read_file
-from samestep.app.instruments.comparison import Comparison, compare
+from samestep.app.instruments.comparison import Comparison, check, compare
 from samestep.app.instruments.states import BodyState
 
 LONGEST_TEXT = 200_000
@@ -87,8 +87,9 @@ class Shown:
         return found[:_LISTED], len(found)
 
     def body(self) -> BodyState | None:
-        """The state as a body; None where it is refused, was too long to keep, or has numbers that no body holds."""
-        if self.view is None or self.withheld:
+        """The state as a body; None where it is refused, was too long to keep, or has numbers that no body holds, and
+        of a file with several cases, of which none is chosen yet."""
+        if self.view is None or self.withheld or self.cases is not None:
             return None
         try:
             return states.state_of(registry()[self.name], self.fields)
@@ -130,6 +131,11 @@ def _expectation(fields: dict[str, str]) -> tuple[Expectation | None, list[Field
                 refusals.append(FieldError((name,), "json_invalid", *not_json(error)))
     if not isinstance(found.get("expected", {}), dict):
         refusals.append(FieldError(("expected",), "dict_type", "must be an object", "应为对象"))
+    else:
+        try:
+            check(found.get("expected", {}))
+        except InputError as error:
+            refusals += refused(error).errors
     if refusals or "expected" not in found:
         return None, refusals
     return Expectation(found["expected"], numbers_in(found.get("tolerance"))), refusals
@@ -160,7 +166,9 @@ def form_of(content_type: str, body: bytes) -> tuple[list[tuple[str, str]], byte
 
     def on_field(field: Any) -> None:
         if field.field_name != FILE.encode():
-            pairs.append((field.field_name.decode(), (field.value or b"").decode("utf-8-sig", "replace")))
+            pairs.append(
+                (field.field_name.decode("utf-8", "replace"), (field.value or b"").decode("utf-8-sig", "replace"))
+            )
         elif field.value:
             files.append(field.value)
 
@@ -168,7 +176,7 @@ def form_of(content_type: str, body: bytes) -> tuple[list[tuple[str, str]], byte
         file.file_object.seek(0)
         content = file.file_object.read()
         if file.field_name != FILE.encode():
-            pairs.append((file.field_name.decode(), content.decode("utf-8-sig", "replace")))
+            pairs.append((file.field_name.decode("utf-8", "replace"), content.decode("utf-8-sig", "replace")))
         elif content or file.file_name:
             files.append(content)
 

@@ -25,7 +25,7 @@ from pydantic import Field
 
 from samestep.app.contract.arrays import Floats, Written, rectangle
 from samestep.app.contract.errors import InputError
-from samestep.app.contract.fields import NonNegative, Positive, RawMatrix, RowsText
+from samestep.app.contract.fields import NonNegative, Positive, RankRows, RawMatrix
 from samestep.app.contract.limits import MAX_CELLS, MAX_LISTED_CELLS, MAX_RANKS
 from samestep.app.contract.models import (
     Inputs as InputsBase,
@@ -68,7 +68,7 @@ class Inputs(InputsBase):
 class Query(QueryBase):
     """The panel: one row per microstep."""
 
-    microstep_grads: RowsText = Field(default="3,4;-3,0", validate_default=True)
+    microstep_grads: RankRows = Field(default="3,4;-3,0", validate_default=True)
     max_norm: NonNegative = Fraction(1)
     scale: Positive = Fraction(1)
     eps: NonNegative = Fraction(0)
@@ -76,9 +76,6 @@ class Query(QueryBase):
 
     def inputs(self) -> Inputs:
         """The body that these fields stand for."""
-        if len(self.microstep_grads) > MAX_MICROSTEPS:
-            en, zh = f"have more than {MAX_MICROSTEPS:,} rows", f"超过 {MAX_MICROSTEPS:,} 行"
-            raise InputError(en, zh, field="microstep_grads", code="too_long")
         rows: list[list[Written]] = [[float(value) for value in row] for row in self.microstep_grads]
         return Inputs(microstep_grads=rows, max_norm=self.max_norm, scale=self.scale, eps=self.eps)
 

@@ -46,7 +46,7 @@ from samestep.app.calculators.collectives.exchange import (
 from samestep.app.calculators.collectives.traffic import Op
 from samestep.app.contract.arrays import Floats, Written, rectangle
 from samestep.app.contract.errors import InputError
-from samestep.app.contract.fields import OptionalRowsText, OrBlank, RawMatrix, RowsText, whole_number
+from samestep.app.contract.fields import OptionalRankRows, OrBlank, RankRows, RawMatrix, whole_number
 from samestep.app.contract.limits import MAX_CELLS, MAX_LISTED_CELLS, MAX_RANKS
 from samestep.app.contract.models import Inputs as InputsBase, Query as QueryBase, Result as ResultBase, Table, chosen
 from samestep.app.mathematics.element_size import BYTES, Dtype
@@ -97,9 +97,9 @@ class Query(QueryBase):
 
     op: Op = "all_reduce"
     reduce: ReduceOp = "sum"
-    values: RowsText = Field(default="1,2;3,5", validate_default=True)
+    values: RankRows = Field(default="1,2;3,5", validate_default=True)
     root: Rank = 0
-    output_grads: OptionalRowsText = None
+    output_grads: OptionalRankRows = None
     dtype: Dtype = "float32"
     buffer_elements: Annotated[Elements | None, OrBlank] = None
     scheme: WayName = "plain"
@@ -109,9 +109,6 @@ class Query(QueryBase):
         rows: dict[str, list[list[Written]]] = {}
         for name in ("values", "output_grads"):
             value = getattr(self, name)
-            if value is not None and len(value) > MAX_RANKS:
-                en, zh = f"have more than {MAX_RANKS:,} rows (ranks)", f"超过 {MAX_RANKS:,} 行（rank）"
-                raise InputError(en, zh, field=name, code="too_long")
             if value is not None:
                 rows[name] = [[float(cell) for cell in row] for row in value]
         return Inputs(

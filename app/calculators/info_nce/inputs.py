@@ -14,7 +14,7 @@ from samestep.app.calculators.info_nce.flows import float_or_inf
 from samestep.app.calculators.info_nce.schemes import NAMED_SCHEMES, Scheme, SchemeName
 from samestep.app.calculators.info_nce.vectors import MAX_QUERIES, HardNegatives, Pairs, Vectors, misfits
 from samestep.app.contract.errors import InputError
-from samestep.app.contract.fields import JSON, Positive, Real, RowsText, whole_numbers
+from samestep.app.contract.fields import JSON, Positive, PositiveOrAbsent, RealOrAbsent, RowsText, whole_numbers
 from samestep.app.contract.models import Inputs as InputsBase, Query as QueryBase
 from samestep.app.contract.rows import Rows
 
@@ -61,8 +61,8 @@ class Inputs(InputsBase):
     q: Pairs
     d: Pairs
     hard_negatives: HardNegatives = None
-    tau: Positive | None = Field(default=None, description="temperature, 1 if neither it nor logit_scale_log is given")
-    logit_scale_log: Real | None = Field(default=None, description="log(1/τ), in place of tau")
+    tau: PositiveOrAbsent = Field(default=None, description="temperature, 1 if neither it nor logit_scale_log is given")
+    logit_scale_log: RealOrAbsent = Field(default=None, description="log(1/τ), in place of tau")
     similarity: Similarity = "dot"
     direction: Direction = "q2d"
     schemes: Annotated[tuple[Scheme, ...], JSON] = Field(default=NAMED_SCHEMES, min_length=1, max_length=MAX_SCHEMES)

@@ -13,6 +13,7 @@ from samestep.app.calculators.label_count.rows import MAX_LENGTH
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.forms import Form, blank_to_none
 from samestep.app.contract.numbers import bounded, whole
+from samestep.app.contract.rows import lines_of
 
 _Entry = TypeVar("_Entry")
 
@@ -28,7 +29,7 @@ _token = bounded(whole, low=-(2**31), high=2**31 - 1)
 
 
 def _nested(text: str, microsteps: re.Pattern[str], read: Callable[[str], _Entry]) -> Nested[_Entry]:
-    ranks = _RANKS.split(_PLUS.sub("+", text.replace("\r\n", "\n").strip("\n")))
+    ranks = _RANKS.split(_PLUS.sub("+", lines_of(text).strip("\n")))
     return tuple(
         tuple(tuple(_row(row, read, r, k) for row in cell.split()) for k, cell in enumerate(microsteps.split(rank)))
         for r, rank in enumerate(ranks)

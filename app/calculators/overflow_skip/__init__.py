@@ -20,8 +20,7 @@ from pydantic import Field, StrictBool
 
 from samestep.app.calculators.overflow_skip.gradients import ScaledGradients
 from samestep.app.calculators.overflow_skip.loss_scaler import Flags, LossScaler, Scales
-from samestep.app.contract.errors import InputError
-from samestep.app.contract.fields import ExtendedRowsText, RawExtendedMatrix, RawMatrix, Real, RowsText, whole_number
+from samestep.app.contract.fields import ExtendedRankRows, RankRows, RawExtendedMatrix, RawMatrix, Real, whole_number
 from samestep.app.contract.limits import MAX_RANKS
 from samestep.app.contract.models import (
     Inputs as InputsBase,
@@ -59,17 +58,13 @@ class Inputs(InputsBase):
 class Query(QueryBase):
     """The panel: scaled gradients, scale and parameters, rank by rank."""
 
-    scaled_grads: ExtendedRowsText = Field(default="inf;65536", validate_default=True)
+    scaled_grads: ExtendedRankRows = Field(default="inf;65536", validate_default=True)
     scale: Scales = Field(default="65536", validate_default=True)
-    params: RowsText = Field(default="1;1", validate_default=True)
+    params: RankRows = Field(default="1;1", validate_default=True)
     lr: Real = Fraction(1, 10)
 
     def inputs(self) -> Inputs:
         """The body that these fields stand for."""
-        for field in ("scaled_grads", "params"):
-            if len(getattr(self, field)) > MAX_RANKS:
-                en, zh = f"have more than {MAX_RANKS:,} rows (ranks)", f"超过 {MAX_RANKS:,} 行（rank）"
-                raise InputError(en, zh, field=field, code="too_long")
         return Inputs(
             scaled_grads=[[finite_or_name(value) for value in row] for row in self.scaled_grads],
             params=[[float(value) for value in row] for row in self.params],

@@ -24,7 +24,7 @@ from samestep.app.calculators.replica_ledger.judgement import Added, Step, evalu
 from samestep.app.calculators.replica_ledger.results import CellRow, Result, Row, SchemeName, View, as_float
 from samestep.app.calculators.replica_ledger.weighting import EmptyCell, Group, Scheme, Weights, alike
 from samestep.app.contract.errors import InputError
-from samestep.app.contract.fields import JSON, NonNegative, OptionalRowsText, Real
+from samestep.app.contract.fields import JSON, NonNegative, OptionalRankRows, Real
 from samestep.app.contract.forms import Form
 from samestep.app.contract.limits import MAX_LISTED_CELLS, MAX_RANKS
 from samestep.app.contract.models import Inputs as InputsBase, Query as QueryBase, Reason, chosen
@@ -105,9 +105,9 @@ class Query(QueryBase):
     lr: Real = Fraction(1, 10)
     scheme: SchemeName = "replica_mean_then_ddp_mean"
     empty_cell: EmptyCell = "undefined"
-    counts: OptionalRowsText = None
-    gradients: OptionalRowsText = None
-    losses: OptionalRowsText = None
+    counts: OptionalRankRows = None
+    gradients: OptionalRankRows = None
+    losses: OptionalRankRows = None
 
     def window(self) -> tuple[Window, list[Fraction]]:
         """The window that these fields describe, and its gradients per unit of mass, one a cell.
