@@ -17,6 +17,8 @@ from starlette.testclient import TestClient
 from xdist.scheduler import LoadScopeScheduling
 
 ROOT = Path(__file__).parents[1]
+LAB = "lab"
+"""The fixture that runs every experiment, and the group of the tests that use it."""
 APP = (sys.executable, "-m", "app")
 
 collect_ignore = ["recipe"]  # laid over a copy of the tree by test_recipe.py, and tested there
@@ -32,12 +34,19 @@ def pytest_runtest_makereport() -> Generator[None, Any, Any]:
 
 
 class ByFile(LoadScopeScheduling):
-    """Workers share the tests file by file; a folder whose tests share one browser or one run stays together."""
+    """Workers share the tests file by file; all that look at the lab's one run stay together."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        folder = file.split("/")[1]
-        return folder if folder in ("browser", "experiments") else file
+        return LAB if nodeid.endswith(f"@{LAB}") else nodeid.partition("::")[0]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Browsers and experiments come first, so that no worker is left alone with a long one at the end."""
+    for item in items:
+        if LAB in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group(LAB))
+    items.sort(key=lambda item: item.path.relative_to(ROOT).parts[1] not in ("browser", "experiments"))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
