@@ -6,6 +6,7 @@ import subprocess
 import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -47,6 +48,35 @@ def test_the_top_level_holds_what_the_design_card_says() -> None:
     )
     tops = {name.split("/")[0] for name in listed if name and not name.startswith(".")}
     assert tops <= TOP_LEVEL
+
+
+def entries(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir() if path.name != "__pycache__"]
+
+
+def lengths(*files: Path) -> dict[str, int]:
+    return {str(file.relative_to(ROOT)): len(file.read_text("utf-8").splitlines()) for file in files}
+
+
+@pytest.mark.parametrize("package", ["app", "experiments"])
+def test_no_room_is_a_warehouse(package: str) -> None:
+    folders = [ROOT / package, *(path for path in (ROOT / package).rglob("*") if path.is_dir())]
+    counts = {folder.relative_to(ROOT).as_posix(): len(entries(folder)) for folder in folders}
+    assert {name: count for name, count in counts.items() if count > 26} == {}
+    assert package != "app" or counts["app"] <= 14
+
+
+@pytest.mark.parametrize("package", ["app", "experiments"])
+def test_no_module_is_longer_than_400_lines_and_most_are_short(package: str) -> None:
+    found = lengths(*(ROOT / package).rglob("*.py"))
+    assert {name: length for name, length in found.items() if length > 400} == {}
+    assert median(found.values()) <= 120
+
+
+def test_no_style_sheet_is_longer_than_300_lines() -> None:
+    found = lengths(*(ROOT / "static" / "css").rglob("*.css"))
+    assert found
+    assert {name: length for name, length in found.items() if length > 300} == {}
 
 
 def room_of(module: str) -> str:
