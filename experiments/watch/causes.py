@@ -88,6 +88,12 @@ REASONS: dict[str, Text] = {
         "en": "Not explained: the gradient holds inf or nan{where}.",
         "zh": "无法解释：梯度含有 inf 或 nan{where}。",
     },
+    "reduced_in_step": {
+        "en": "Not explained: {where} communicates within its own step. The ranks hold different gradients before it, and "
+        "what is stepped with is made inside. The table is of each rank's own gradient.",
+        "zh": "无法解释：{where} 在自己的 step 里通信。此前各 rank 的梯度不同，真正用于更新的梯度是在里面得到的。"
+        "表中是各 rank 自己的梯度。",
+    },
     "batch_coupled": {
         "en": "The loss at {where} contrasts the rows of a batch with each other: a row's loss depends on the others, "
         "and what other ranks' rows contribute as negatives is no weight of a token. samestep-lab audit compares the "

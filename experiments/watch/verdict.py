@@ -44,7 +44,8 @@ def _without_weights(evidence: Evidence) -> Said | None:
         return Said("vacuous", causes.EMPTY["no_gradient"])
     fit = evidence.fits[0]
     if evidence.differing:
-        return _not_reduced(evidence)
+        where = evidence.noticed("collectives_in_step")
+        return _not_reduced(evidence) if where is None else unexplained("reduced_in_step", where=where)
     if not evidence.explained:
         return unexplained("residual", residual=fit.residual_all)
     if fit.leak is not None and abs(fit.leak) > NOTHING:

@@ -99,6 +99,26 @@ def test_a_script_that_makes_its_own_ranks_is_watched_with_its_arguments() -> No
         assert weights(update) == pytest.approx(rank_means(update), rel=1e-6), report
 
 
+PUBLIC = {
+    "nanoGPT": (("public_nanogpt.py",), mean_of_means, "microbatch_equal"),
+    "minGPT": (("public_mingpt.py",), global_mean, None),
+    "minGPT-ddp": (("public_mingpt_ddp.py",), rank_means, "replica_equal"),
+    "minGPT-ddp, amp": (("public_mingpt_ddp.py", "amp"), rank_means, "replica_equal"),
+    "torchtune": (("public_torchtune.py",), global_mean, None),
+    "torchtitan": (("public_torchtitan.py",), mean_of_means, "microbatch_equal"),
+}
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_loops_of_public_training_scripts_get_the_weights_that_are_found_by_hand(name: str) -> None:
+    arguments, rule, cause = PUBLIC[name]
+    report = watched("torch", *arguments, launched=name != "minGPT")
+    assert len(report.updates) >= 2
+    for update in report.updates:
+        assert weights(update) == pytest.approx(rule(update), rel=1e-6), report
+        assert update.cause == cause, report
+
+
 @pytest.mark.parametrize("framework", ["torch_ddp", "torch_fsdp2", "accelerate", "transformers", "trl", "lightning"])
 def test_watch_reads_the_coefficients_that_the_conformance_lab_solves_for(framework: str, tmp_path: Path) -> None:
     wanted = {"framework": [framework], "scenario": ["A", "B", "C", "D", "E"], "reader": "watch"}

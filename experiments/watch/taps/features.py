@@ -1,7 +1,8 @@
 """What cannot be seen by these taps, and what a reader of their numbers has to know: recognised by what is there.
 
 Codes of `unsupported`: fsdp1, optimizer_in_backward, tensor_parallel, pipeline, lbfgs, compiled_autograd.
-Codes of `noticed`: communication_hook, batch_statistics, batch_coupled, custom_function, compiled_loss, deepspeed.
+Codes of `noticed`: communication_hook, batch_statistics, batch_coupled, custom_function, compiled_loss, deepspeed,
+collectives_in_step.
 """
 
 import sys

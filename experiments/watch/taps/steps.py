@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import optimizer as optim
 
@@ -25,6 +26,7 @@ class Steps:
         self.depth = 0
         self.clipping = 0
         self.stepped: list[int] = []
+        self.issued = 0
 
     @property
     def listening(self) -> bool:
@@ -114,6 +116,7 @@ class Steps:
         if self.depth > 1 or not self.listening:
             return None
         self.stepped.append(id(optimizer))
+        self.issued = _issued()
         if self.backwards.depth:
             self.listener.unsupported("optimizer_in_backward")
             return None
@@ -136,6 +139,8 @@ class Steps:
 
     def _ended(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.depth = max(self.depth - 1, 0)
+        if self.depth == 0 and self.listening and _issued() > self.issued:
+            self.listener.noticed("collectives_in_step", type(optimizer).__name__)
 
     def _look(self, optimizer: Any) -> None:
         with self.backwards.guarded():
@@ -179,6 +184,14 @@ class Steps:
         self.listener.noticed("deepspeed", f"ZeRO-{engine.zero_optimization_stage()}")
         self.listener.stepping(engine.optimizer, tags, parts, [tag for tag in tags if tag not in whole])
         self.listener.cleared(tags)
+
+
+def _issued() -> int:
+    """How many collectives this process has issued so far in all its groups: a number that only grows."""
+    if not dist.is_initialized():
+        return 0
+    groups: list[Any] = list(dist.distributed_c10d._world.pg_map)
+    return sum(int(group._get_sequence_number_for_group()) for group in groups)
 
 
 def _whole_gradients(

@@ -163,6 +163,12 @@ def test_a_bypassed_wrapper_leaves_each_rank_with_its_own_part(loops: Loops) -> 
     assert weights(update)[1] == pytest.approx([1 / (3 * n) for n in COUNTS[0][1]], rel=1e-6)
 
 
+def test_an_optimizer_that_reduces_by_itself_is_not_said_to_forget_it(loops: Loops) -> None:
+    report = loops.report("hand_reduces_in_step")
+    assert report.verdict == "not_explained"
+    assert "Reducing communicates within its own step" in report.sentence["en"]
+
+
 def test_one_tensor_that_is_not_reduced_is_named_with_its_own_factors(loops: Loops) -> None:
     update = loops.report("hand_forgets_head").updates[0]
     assert update.cause == "not_reduced"

@@ -438,6 +438,21 @@ def hand_reduces_always(rank: int) -> list[Tensor]:
 
 
 @loop
+def hand_reduces_in_step(rank: int) -> list[Tensor]:
+    """The optimizer averages gradients itself, before it steps."""
+
+    class Reducing(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            for parameter in self.param_groups[0]["params"]:
+                dist.all_reduce(parameter.grad)
+                parameter.grad /= 2
+            super().step(closure)
+
+    model = seeded()
+    return train(model, rank, optimizer=Reducing(model.parameters(), lr=0.1), max_norm=None)
+
+
+@loop
 def fsdp2_mean(rank: int) -> list[Tensor]:
     return _sharded(rank)
 
