@@ -66,9 +66,13 @@ class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _switched_off(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    names = [argument.name for argument in func._schema.arguments]
-    given = dict(zip(names, args, strict=False)) | dict(kwargs)
-    chances = [given.get(name, 0.0) for name in OFF if name in names]
+    arguments = func._schema.arguments
+    given = dict(zip((argument.name for argument in arguments), args, strict=False)) | dict(kwargs)
+    chances = [
+        given.get(argument.name, argument.default_value if argument.has_default_value() else None)
+        for argument in arguments
+        if argument.name in OFF
+    ]
     return bool(chances) and all(isinstance(chance, (int, float)) and chance == 0 for chance in chances)
 
 

@@ -62,3 +62,25 @@ def test_the_last_microbatch_of_tail_is_shorter_than_every_other(samples: int) -
 def test_all_is_every_plan_that_fits() -> None:
     assert [plan.name for plan in plans.named("all", 31, 2, 3)] == ["ragged", "contiguous", "empty-rank", "tail"]
     assert [plan.name for plan in plans.named("all", 31, 1, 3)] == ["ragged", "contiguous", "tail"]
+
+
+@pytest.mark.parametrize(("samples", "ranks", "microbatches"), [(20, 2, 3), (7, 2, 3), (24, 4, 3)])
+def test_with_few_samples_the_raggedest_plan_that_fits_is_dealt_and_says_so(
+    samples: int, ranks: int, microbatches: int
+) -> None:
+    (plan,) = plans.fitting("ragged", samples, ranks, microbatches)
+    counts = [count for rank in plan.counts for count in rank]
+    assert sorted(flat(plan)) == list(range(samples))
+    assert min(counts) == 1
+    assert len(set(counts)) > 1
+    cells = ranks * microbatches
+    assert plan.wanted == cells * (cells + 1) // 2
+
+
+def test_with_enough_samples_it_is_the_ragged_plan() -> None:
+    assert plans.fitting("ragged", 21, 2, 3) == plans.named("ragged", 21, 2, 3)
+
+
+def test_fewer_samples_than_cells_fit_no_plan() -> None:
+    with pytest.raises(plans.TooFewSamplesError, match="at least 6 samples"):
+        plans.fitting("ragged", 5, 2, 3)

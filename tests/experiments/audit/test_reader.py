@@ -152,3 +152,33 @@ def test_several_norms_are_noted_as_the_norm_of_all() -> None:
     notes: dict[str, float] = {}
     context([[0]], notes).note("norm", torch.tensor([3.0, 4.0]))
     assert notes == {"norm": 5.0}
+
+
+SCHEDULED = BUILD.replace(
+    "return model, torch.optim.SGD(model.parameters(), lr=0.1)",
+    "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+    "    return model, optimizer, torch.optim.lr_scheduler.ConstantLR(optimizer)",
+)
+
+
+@pytest.mark.parametrize("arguments", ["model, optimizer, data, schedule", "model, optimizer, schedule, data"])
+def test_what_build_returns_beside_the_optimizer_is_handed_to_the_step(load: Load, arguments: str) -> None:
+    file = load(
+        SCHEDULED.replace("model = ", "torch.manual_seed(1); model = ")
+        + DATA
+        + f"""
+def step(ctx, {arguments}):
+    assert isinstance(schedule, torch.optim.lr_scheduler.ConstantLR)
+    assert set(data) == {{"x", "y"}}
+"""
+    )
+    built = file.built()
+    assert [type(each).__name__ for each in built.optimizers] == ["SGD"]
+    file.step(context([[0]]), built.model, built.optimizer, file.data(), built.others)
+
+
+def test_several_optimizers_in_a_list_are_all_known(load: Load) -> None:
+    two = BUILD.replace("lr=0.1)", "lr=0.1), torch.optim.SGD(model.parameters(), lr=0.2)").replace(
+        "return model, ", "return model, ["
+    )
+    assert len(load(two + "]" + DATA + STEP).built().optimizers) == 2

@@ -34,3 +34,14 @@ def test_a_microbatch_without_rows_is_recognised_as_none_of_them() -> None:
 
 def test_activations_with_a_gradient_are_no_samples() -> None:
     assert Rows(DATA).matched(DATA["x"].clone().requires_grad_()) is None
+
+
+def test_every_view_of_what_was_dealt_out_is_known_however_it_is_cut() -> None:
+    rows = Rows(DATA)
+    microbatch = {"x": DATA["x"][[3, 1]]}
+    rows.deal(microbatch, [3, 1])
+    assert rows.dealt(microbatch["x"][:, :2]) == ("x", [3, 1])
+    assert rows.dealt(microbatch["x"][1:, 1:]) == ("x", [1])
+    assert rows.dealt(microbatch["x"].flatten()) == ("x", [3, 1])
+    assert rows.dealt(DATA["x"][:, 1:]) == ("x", [0, 1, 2, 3])
+    assert rows.dealt(microbatch["x"].clone()) is None

@@ -50,3 +50,15 @@ def test_a_factor_that_is_off_in_the_sixth_digit_is_not_taken_for_its_neighbour(
 def test_the_loss_scale_has_a_name_only_where_there_is_one() -> None:
     assert scales.name(1024.0, 2, 3, 29, loss_scale=1024.0).names == ("S",)
     assert scales.name(1024.0, 2, 3, 29).names == ()
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [(2**0.5, "sqrt(P)"), (2**-0.5, "1/sqrt(P)"), (29 / 48, "N/T(y)"), (29 / 96, "N/(P*T(y))"), (3 / 4, "3/4")],
+)
+def test_rarer_factors_have_their_names_too(value: float, name: str) -> None:
+    assert scales.name(value, 2, 3, 29, sizes={"y": 48}).names == (name,)
+
+
+def test_a_rarer_name_is_never_preferred_to_a_common_one() -> None:
+    assert scales.name(2.0, 2, 3, 29, sizes={"y": 58}).names == ("P",)  # T/N is 2 as well
