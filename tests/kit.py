@@ -23,6 +23,7 @@ from samestep.app.contract.models import Result
 ROOT = Path(__file__).resolve().parents[1]
 CONTENT = ROOT / "content"
 CASE_FILE = ROOT / "tests" / "cases.json"
+INSTRUMENT_CASE_FILE = ROOT / "tests" / "instrument-cases.json"
 
 Answer = dict[str, Any]
 Body = dict[str, Any]
@@ -39,6 +40,12 @@ def cases(kind: str | None = None) -> dict[str, Body]:
     """The worked cases by id, all or those of one kind."""
     listed = json.loads(CASE_FILE.read_text("utf-8"))["cases"]
     return {case["id"]: case for case in listed if kind in (None, case["kind"])}
+
+
+def instrument_cases(name: str) -> list[Body]:
+    """The worked cases of one of the later instruments, whose file says the calculator and posts bodies as they are."""
+    listed = json.loads(INSTRUMENT_CASE_FILE.read_text("utf-8"))["cases"]
+    return [case for case in listed if case["instrument"] == name]
 
 
 class Asked:

@@ -219,6 +219,7 @@ _EXCEPTIONS: dict[str, Callable[[Any], bool]] = {
     "label_count": lambda inputs: inputs.pad_id == -100 or _tokens_of_rows(inputs) > _LARGEST_TENSOR,
     "objective_weights": lambda i: sum(sum(cell) for row in i.sequences for cell in row) > _LARGEST_TENSOR,
     "ratio_fingerprint": lambda inputs: inputs.P * inputs.K > _LARGEST_TENSOR,
+    "schedule_clock": lambda i: i.P * i.batches * i.epochs > _MANY_STEPS,
     "sampler_padding": lambda inputs: inputs.dataset_size * inputs.replicas > _LARGEST_TENSOR,
     "token_budget": lambda i: sum(i.lengths) > _LARGEST_TENSOR or i.epochs * len(i.lengths) > _MANY_STEPS,
 }

@@ -90,9 +90,19 @@ def info_nce_memory() -> None:
     print(tracemalloc.get_traced_memory()[1])
 
 
+def schedule_clock() -> None:
+    """Seven clocks over a billion microbatches with ten thousand skips."""
+    from samestep.app.calculators import schedule_clock as calculator
+
+    fields = {"batches": 10**9, "K": 7, "total": 10**8, "update": 10**8, "skipped": list(range(1, 10_001))}
+    inputs = calculator.Inputs.model_validate(fields)
+    print(f"schedule_clock, 10⁹ batches, 10⁴ skips: {seconds(lambda: calculator.compute(inputs), 5):.4f} s")
+
+
 if __name__ == "__main__":
     if sys.argv[1:] == ["memory"]:
         info_nce_memory()
     else:
         ledger()
         info_nce()
+        schedule_clock()
