@@ -140,10 +140,12 @@ positive = bounded(exact, above=0)
 
 
 def as_json(value: Fraction) -> int | float | str:
-    if value.denominator == 1:
+    """A number as a body holds it; InputError where that is beyond float64."""
+    if _in_range(value).denominator == 1:
         return value.numerator
-    if Fraction(repr(float(value))) == value:
-        return float(value)
+    nearest = float(value)
+    if Fraction(repr(nearest)) == value:
+        return nearest
     return str(value) if value.denominator < _LONGEST_RATIO else _decimal(value) or str(value)
 
 
