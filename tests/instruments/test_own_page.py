@@ -17,7 +17,16 @@ from samestep.app.contract.paths import leaves
 from samestep.app.instruments.case_files import KINDS
 from samestep.app.instruments.comparison import compare
 from samestep.app.instruments.own_page import query_of
-from samestep.app.instruments.states import BodyState, body_fields, of_query, read, text_of, value_of, view_of, written
+from samestep.app.instruments.states import (
+    BodyState,
+    body_fields,
+    of_query,
+    read,
+    text_of,
+    value_of,
+    view_of_body,
+    written,
+)
 from tests.kit import CASE_FILE, cases
 
 CASES = cases()
@@ -102,7 +111,7 @@ def test_a_case_opened_as_a_file_shows_its_expected_numbers(client: TestClient, 
     assert found.status_code == 200
     page = Page(found.text)
     assert page.attributes["data-agree"] == page.attributes["data-of"] != "0"
-    told = compare(case["expected"], view_of(registry()[name], BodyState(case["inputs"])), case["tolerance"])
+    told = compare(case["expected"], view_of_body(registry()[name], BodyState(case["inputs"])), case["tolerance"])
     wrong = [
         leaf.path
         for leaf in leaves(case["expected"])
@@ -121,7 +130,7 @@ def test_a_wrong_expectation_is_told_apart(client: TestClient) -> None:
 
 def test_what_is_not_demanded_is_listed_as_not_answered() -> None:
     case = CASES["C-06"]
-    found = compare(case["expected"], view_of(registry()["clip_ownership"], BodyState(case["inputs"])), {})
+    found = compare(case["expected"], view_of_body(registry()["clip_ownership"], BodyState(case["inputs"])), {})
     assert found.unanswered == ("norm_if_experts_omitted",)
     assert found.differing == ()
 
@@ -225,7 +234,7 @@ def test_bodies_are_written_as_they_are_read() -> None:
         ("schemes", [{"name": "a;b, c", "denominator": "cell"}]),
     ):
         field = fields[name]
-        assert value_of(field, text_of(value, field.kind, scalar=field.scalar)) == value
+        assert value_of(field, text_of(value, field.kind, scalar=field.form.scalar)) == value
     assert text_of([[2, 0.5]], "matrix") == "2,0.5"
 
 
