@@ -1,6 +1,6 @@
 """What the book says of DDP, Gloo, FSDP2 and the loss scaler, done on two ranks; `test_parallel.py` reads the answers.
 
-Whatever holds a DistributedDataParallel object is a function that returns plain numbers (see `experiments.world`).
+Whatever holds a DistributedDataParallel object is a function that returns plain numbers (see `ranks.world`).
 """
 
 import contextlib
@@ -17,9 +17,10 @@ from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn.parallel import DistributedDataParallel
 
 from samestep.app.evidence.bags import Result
-from samestep.experiments.world import World
+from samestep.experiments.ranks.world import World
 
 Loss = Callable[[nn.Module, int], Tensor]
+MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 
 def run(world: World) -> Result | None:
@@ -240,7 +241,7 @@ def scaler(world: World) -> dict[str, Any]:
 
 def optimizers(world: World) -> dict[str, Any]:
     """For each optimizer on FSDP2's shards: the collectives of one step, or the refusal."""
-    makers: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
+    makers: dict[str, MakeOptimizer] = {
         "SGD": lambda own: torch.optim.SGD(own, lr=0.1, momentum=0.9),
         "AdamW": lambda own: torch.optim.AdamW(own, lr=1e-3),
         "Muon": lambda own: torch.optim.Muon(own, lr=1e-2),
@@ -255,7 +256,23 @@ def optimizers(world: World) -> dict[str, Any]:
             make(parameters(model)).step()
         answer["collectives"] = sum(counted.get_comm_counts().values())
         found[name] = answer
+        if not answer["refusal"]:
+            found[name]["off"] = off_the_whole(world, model, make)
     return found
+
+
+def off_the_whole(
+    world: World, stepped: FSDPModule, make: Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+) -> float:
+    """How far the shards' step lies from the same step of the whole model on one process."""
+    torch.manual_seed(0)
+    whole = nn.Sequential(nn.Linear(4, 6, bias=False), nn.Linear(6, 4, bias=False)).double()
+    for rank in range(world.size):
+        value = whole(torch.full((2, 4), float(rank + 1), dtype=torch.float64))
+        (value.square().sum() / world.size).backward()
+    make(list(whole.parameters())).step()
+    parts = zip(parameters(stepped), whole.parameters(), strict=True)
+    return max(float((cast(DTensor, part).full_tensor() - all_of_it).detach().abs().max()) for part, all_of_it in parts)
 
 
 def sharded(world: World) -> dict[str, Any]:

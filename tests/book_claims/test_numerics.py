@@ -67,6 +67,19 @@ def test_below_one_a_bfloat16_weight_moves_by_steps_of_at_least_two_to_the_minus
     assert (weight.detach().item() != 1.0) == moves == (step > 2.0**-9)
 
 
+def muon_step(gradient: Tensor) -> Tensor:
+    weight = nn.Parameter(torch.zeros_like(gradient))
+    weight.grad = gradient
+    torch.optim.Muon([weight], lr=1e-2).step()
+    return weight.detach()
+
+
+def test_muon_takes_another_step_where_a_shard_is_taken_for_the_whole_matrix() -> None:
+    gradient = torch.linspace(-1, 1, 24, dtype=torch.float64).view(4, 6).sin().cumsum(0)
+    of_shards = torch.cat([muon_step(shard) for shard in gradient.chunk(2)])
+    assert float((muon_step(gradient) - of_shards).abs().max()) > 1e-3
+
+
 # --- gradients in half precision
 
 
