@@ -89,8 +89,8 @@ REASONS: dict[str, Text] = {
         "zh": "无法解释：梯度含有 inf 或 nan{where}。",
     },
     "reduced_in_step": {
-        "en": "Not explained: {where} communicates within its own step. The ranks hold different gradients before it, and "
-        "what is stepped with is made inside. The table is of each rank's own gradient.",
+        "en": "Not explained: {where} communicates within its own step. The ranks hold different gradients before it, "
+        "and what is stepped with is made inside. The table is of each rank's own gradient.",
         "zh": "无法解释：{where} 在自己的 step 里通信。此前各 rank 的梯度不同，真正用于更新的梯度是在里面得到的。"
         "表中是各 rank 自己的梯度。",
     },

@@ -35,7 +35,7 @@ from samestep.experiments.watch.records import (
     Notice,
     Update,
 )
-from samestep.experiments.watch.taps import calls, features, sites
+from samestep.experiments.watch.taps import alive, calls, features, sites
 from samestep.experiments.watch.taps.patches import Patches
 from samestep.experiments.watch.taps.steps import Steps
 from samestep.experiments.watch.windows import Windows
@@ -75,9 +75,10 @@ class Session:
 
     def install(self) -> None:
         backwards = self.windows.backwards
+        already = alive.found()
         backwards.install(self.patches)
-        Steps(backwards).install(self.patches)
-        features.install(self.patches, backwards.parameters, self.windows)
+        Steps(backwards).install(self.patches, already)
+        features.install(self.patches, backwards.parameters, self.windows, already)
         calls.install(self.patches)
         if self.order.eager:
             torch.compiler.set_stance("force_eager")

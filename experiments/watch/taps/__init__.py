@@ -10,6 +10,7 @@
     parameters   the parameters that optimizers step, each with a hook on its gradient before any reduction
     backwards    every outermost backward as one value: losses, terms, contributions
     steps        zeroing, clipping, unscaling, stepping
+    alive        what was made before we began to look
     features     what cannot be seen this way, recognised before any number is given
     listener     who is told
 

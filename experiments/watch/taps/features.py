@@ -6,7 +6,7 @@ collectives_in_step.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -26,8 +26,8 @@ _THEIR_OWN = ("torch", "deepspeed", "accelerate", "transformers", "lightning", "
 """Packages whose autograd functions hand gradients on as they are, or are covered by the residual."""
 
 
-def install(patches: Patches, parameters: Parameters, listener: Any) -> None:
-    """Hear of wrappers when they are made."""
+def install(patches: Patches, parameters: Parameters, listener: Any, alive: Sequence[Any]) -> None:
+    """Hear of wrappers when they are made; `alive`: those that are there already."""
 
     def fsdp2(module: Any) -> None:
         def made(original: Callable[..., Any], owner: Any, *args: Any, **kwargs: Any) -> None:
@@ -42,7 +42,7 @@ def install(patches: Patches, parameters: Parameters, listener: Any) -> None:
 
         patches.wrap(module.FSDPParam, "__init__", made)
         patches.wrap(module.FSDPParam, "init_unsharded_param", gathered)
-        for owner in _living(module.FSDPParam):
+        for owner in _those(alive, module.FSDPParam):
             parameters.own(owner)
             if hasattr(owner, "_unsharded_param"):
                 parameters.hook_unsharded(owner)
@@ -56,12 +56,12 @@ def install(patches: Patches, parameters: Parameters, listener: Any) -> None:
 
     def fsdp1(module: Any) -> None:
         patches.wrap(module.FullyShardedDataParallel, "__init__", refuse("fsdp1"))
-        if _living(module.FullyShardedDataParallel):
+        if _those(alive, module.FullyShardedDataParallel):
             listener.unsupported("fsdp1")
 
     def pipeline(module: Any) -> None:
         patches.wrap(module._PipelineStageBase, "__init__", refuse("pipeline"))
-        if _living(module._PipelineStageBase):
+        if _those(alive, module._PipelineStageBase):
             listener.unsupported("pipeline")
 
     def hooked(original: Callable[..., Any], model: Any, state: Any, hook: Any) -> Any:
@@ -74,10 +74,8 @@ def install(patches: Patches, parameters: Parameters, listener: Any) -> None:
     patches.wrap(nn.parallel.DistributedDataParallel, "register_comm_hook", hooked)
 
 
-def _living(kind: type) -> list[Any]:
-    import gc
-
-    return [thing for thing in gc.get_objects() if issubclass(type(thing), kind)]
+def _those(alive: Sequence[Any], kind: type) -> list[Any]:
+    return [thing for thing in alive if issubclass(type(thing), kind)]
 
 
 def look(parameters: Parameters, listener: Any) -> None:

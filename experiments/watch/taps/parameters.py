@@ -6,7 +6,6 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from samestep.experiments.watch.taps.placement import local
@@ -132,11 +131,6 @@ class Parameters:
             handle.remove()
         self._handles.clear()
         self._hooked.clear()
-
-
-def optimizers() -> list[torch.optim.Optimizer]:
-    """Optimizers that are there already."""
-    return [thing for thing in gc.get_objects() if issubclass(type(thing), torch.optim.Optimizer)]
 
 
 def _plain(name: str) -> str:

@@ -8,7 +8,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import optimizer as optim
 
-from samestep.experiments.watch.taps import parameters as known
 from samestep.experiments.watch.taps.backwards import Backwards
 from samestep.experiments.watch.taps.patches import Patches
 from samestep.experiments.watch.taps.placement import Part, part_of
@@ -32,7 +31,8 @@ class Steps:
     def listening(self) -> bool:
         return self.backwards.listening
 
-    def install(self, patches: Patches) -> None:
+    def install(self, patches: Patches, alive: Iterable[Any]) -> None:
+        """`alive`: what was made before; its optimizers are known from now on."""
         optimizer: Any = torch.optim.Optimizer
         patches.wrap(optimizer, "add_param_group", self._add_group)
         patches.wrap(optimizer, "zero_grad", self._zero_optimizer)
@@ -48,9 +48,10 @@ class Steps:
         patches.later(optim.register_optimizer_step_pre_hook(self._begins).remove)
         patches.later(optim.register_optimizer_step_post_hook(self._ended).remove)
         patches.when_imported("deepspeed.runtime.engine", lambda module: self._deepspeed(patches, module))
-        for one in known.optimizers():
-            for group in one.param_groups:
-                self._tag(group["params"])
+        for one in alive:
+            if issubclass(type(one), torch.optim.Optimizer):
+                for group in one.param_groups:
+                    self._tag(group["params"])
 
     def _tag(self, parameters: Iterable[Tensor]) -> None:
         for parameter in parameters:
