@@ -234,8 +234,8 @@ def test_bodies_are_written_as_they_are_read() -> None:
         ("schemes", [{"name": "a;b, c", "denominator": "cell"}]),
     ):
         field = fields[name]
-        assert value_of(field, text_of(value, field.kind, scalar=field.form.scalar)) == value
-    assert text_of([[2, 0.5]], "matrix") == "2,0.5"
+        assert value_of(field, text_of(value, field.form)) == value
+    assert text_of([[2, 0.5]], fields["n"].form) == "2,0.5"
 
 
 def test_a_scheme_of_the_bodys_own_is_shown(client: TestClient) -> None:
