@@ -58,8 +58,10 @@ def file_error(en: str, zh: str, code: str = "file") -> RefusedError:
     return RefusedError([FieldError(("file",), code, en, zh)])
 
 
-def read_file(calculator: Calculator, content: bytes, into: str, body: Mapping[str, Any]) -> Case | CaseList:
-    """What a file holds. `body` is the page's own state, whose other fields a table leaves as they are.
+def read_file(
+    calculator: Calculator, content: bytes, into: str, body: Mapping[str, Any], scheme: str | None = None
+) -> Case | CaseList:
+    """What a file holds. `body` and `scheme` are the page's own state; a table leaves all else of it as it is.
 
     `into` names the field that a table without a header fills. RefusedError says what is wrong with the file.
     """
@@ -71,7 +73,7 @@ def read_file(calculator: Calculator, content: bytes, into: str, body: Mapping[s
     if not text:
         raise file_error("is empty", "是空的") from None
     if text[0] not in "{[":
-        return Case(calculator.name, BodyState(table(calculator, text, into, body)))
+        return Case(calculator.name, BodyState(table(calculator, text, into, body), scheme))
     try:
         found = from_json(text, allow_inf_nan=False)
     except ValueError as error:
@@ -83,7 +85,7 @@ def read_file(calculator: Calculator, content: bytes, into: str, body: Mapping[s
         if len(content) > _LARGEST_LIST:
             en = "holds several cases in more than 4 MiB: open a large case as a file of its own"
             raise file_error(en, "含多个算例，超过 4 MiB：大的算例请单独存成一个文件", "too_long")
-        return _cases(found["cases"])
+        return _cases(found["cases"], calculator.name)
     if not isinstance(found.get("inputs"), dict):
         return Case(calculator.name, BodyState(found))
     kind = found.get("kind", calculator.name)
@@ -104,19 +106,21 @@ def calculator_of(kind: object) -> str | None:
     return name if name in registry() else None
 
 
-def _cases(entries: list[Any]) -> CaseList:
+def _cases(entries: list[Any], kind_of_all: str) -> CaseList:
+    """The cases of a list; one that names no kind is of the page's own."""
     if len(entries) > MAX_CASES:
         raise file_error(f"holds more than {MAX_CASES:,} cases", f"算例超过 {MAX_CASES:,} 个", "too_long")
     cases: list[Case] = []
     others: dict[str, list[str]] = {}
-    for entry in entries:
+    for number, entry in enumerate(entries, 1):
         if not isinstance(entry, dict):
             continue
-        name = calculator_of(entry.get("kind"))
+        kind = entry.get("kind", kind_of_all)
+        name = calculator_of(kind)
         if name is not None and isinstance(entry.get("inputs"), dict):
             cases.append(_case(name, entry))
         else:
-            others.setdefault(_short(entry.get("kind")), []).append(_short(entry.get("id", "")))
+            others.setdefault(_short(kind), []).append(_short(entry.get("id", f"#{number}")))
     if not cases and not others:
         raise file_error("holds no cases", "没有算例")
     return CaseList(tuple(cases), {kind: tuple(ids) for kind, ids in others.items()})

@@ -192,7 +192,7 @@ def _opened(calculator: Calculator, pairs: list[tuple[str, str]], file: bytes, i
     fields, _ = named_once(pairs)
     _expectation(fields)
     try:
-        found = read_file(calculator, file, into, _body_of(calculator, fields))
+        found = read_file(calculator, file, into, _body_of(calculator, fields), _scheme_of(calculator, fields))
     except RefusedError as error:
         return Shown(calculator.name, fields, error.errors)
     if isinstance(found, CaseList):
@@ -200,6 +200,12 @@ def _opened(calculator: Calculator, pairs: list[tuple[str, str]], file: bytes, i
     if not found.state.body:
         return Shown(calculator.name, fields, file_error("holds an empty body", "请求体为空").errors)
     return opened(found)
+
+
+def _scheme_of(calculator: Calculator, fields: Mapping[str, str]) -> str | None:
+    """The scheme that the page shows: the state's, or the panel's own where the state names none."""
+    default = calculator.query.model_fields.get("scheme")
+    return None if default is None else fields.get("scheme", default.default)
 
 
 def _body_of(calculator: Calculator, fields: Mapping[str, str]) -> dict[str, Any]:

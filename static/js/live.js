@@ -197,6 +197,10 @@ class Panel {
   mark(html) {
     if (!html && !this.errors.firstChild) return;
     this.errors.innerHTML = html;
+    for (const link of this.errors.querySelectorAll("a[href^='#']")) {
+      const name = this.form.querySelector(`label[for="${link.hash.slice(1)}"], [id="${link.hash.slice(1)}"] > legend`);
+      if (name) link.textContent = name.textContent.trim();
+    }
     for (const place of this.form.querySelectorAll("[data-error]")) {
       const name = place.dataset.error;
       const message = this.errors.querySelector(`[data-error-for="${name}"] [data-message]`)?.textContent ?? "";
