@@ -65,16 +65,13 @@ def _without_weights(evidence: Evidence) -> Said | None:
 
 
 def _where_not_finite(evidence: Evidence) -> Text:
-    """The cells whose own contribution is not finite, and that they have no token, if that is why."""
-    joined, term = evidence.joined, evidence.term
+    """The cells whose own contribution is not finite."""
+    joined = evidence.joined
     wrong = [place for j, place in enumerate(joined.places) if not np.all(np.isfinite(joined.columns[:, :, j]))]
     if not wrong:
         return {"en": "", "zh": ""}
-    named, empty = cells_named(wrong), all(term[r][k].n == 0 for r, k in wrong)
-    return {
-        "en": f", from {named['en']}" + (", where no token is supervised and a mean is 0/0" if empty else ""),
-        "zh": f"，来自 {named['zh']}" + ("，那里没有受监督的 token，均值是 0/0" if empty else ""),
-    }
+    named = cells_named(wrong)
+    return {"en": f", from {named['en']}", "zh": f"，来自 {named['zh']}"}
 
 
 def _not_reduced(evidence: Evidence) -> Said:

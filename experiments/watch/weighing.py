@@ -152,7 +152,7 @@ def _counting(loss: Loss, weights: Array) -> tuple[NDArray[np.bool_], str]:
         loss.reduction in ("mean", "sum") and loss.valid is None and loss.kind != "log_softmax"
     ):
         return np.ones(len(weights), bool), "targets"
-    return weights != 0, "nonzero"
+    return (weights != 0) & (True if loss.valid is None else loss.valid), "nonzero"
 
 
 def _mixed(local: Array, importance: Array, mean: float | None) -> Array:
