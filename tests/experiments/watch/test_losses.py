@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from samestep import watch
 from samestep.experiments.watch import records
+from samestep.experiments.watch.assembling import assemble
 from samestep.experiments.watch.records import Loss
 from samestep.experiments.watch.session import Order, start, stop
 
@@ -270,3 +271,23 @@ def test_a_loss_in_torchscript_still_compiles(step: Callable[[LogProbabilities],
         return result
 
     assert step(scripted).contribution
+
+
+def test_a_compiled_loss_is_said_to_hide_its_tokens_and_shows_them_when_run_as_written(tmp_path: Path) -> None:
+    compiled = torch.compile(lambda z: functional.cross_entropy(flat(z), LABELS.view(-1)), backend="aot_eager")
+    for eager, verdict in ((False, "not_explained"), (True, "same")):
+        folder = tmp_path / str(eager)
+        folder.mkdir()
+        session = start(Order(str(folder), eager=eager))
+        try:
+            model = Model().double()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the compiler's own
+                compiled(model(IDS)).backward()
+            optimizer.step()
+        finally:
+            stop(session)
+        report = assemble(folder, "tokens")
+        assert report.verdict == verdict, report
+        assert ("--eager" in report.sentence["en"]) is not eager
