@@ -60,6 +60,7 @@ TYPED: dict[str, State] = {
         "b": "1/7",
         "target_a": "2.5",
         "target_b": "-1.25",
+        "empty_cell": "skip",
         "theta": "0.125",
         "lr": "0.3",
         "scheme": "P_over_N_then_sum",

@@ -116,9 +116,8 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> TestClient:
         raise RuntimeError("a secret of the server")
 
     application = create_app(Settings(root_path="/wiki"))
-    for module in ("panels", "own_page"):
+    for module in ("panels", "states"):
         monkeypatch.setattr(f"samestep.app.instruments.{module}.view_of", fail)
-    monkeypatch.setattr("samestep.app.instruments.answers.view_of", fail)
     return TestClient(application, raise_server_exceptions=False)
 
 

@@ -19,7 +19,7 @@ QUERIES = {
         found_inf                       calculators/overflow_skip
         clip_grad_norm_                 glossary#clipping
         all_gather gradient             collectives#sec-adjoint
-        reduce_scatter                  collectives#sec-five
+        reduce_scatter                  glossary#reduce-scatter
         DistributedSampler drop_last    calculators/sampler_padding
         fully_shard                     conformance/torch_fsdp2
         ignore_index                    glossary#valid-label

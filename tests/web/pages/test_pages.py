@@ -317,7 +317,8 @@ def test_search_finds_sections_and_marks_the_words(client: TestClient, lang: str
     assert any(list(hit.iter("mark")) for hit in hits)
     assert all(hit.find(".//a") is not None for hit in hits)
     assert only(having(page, "input", name="q")).get("value") == q
-    assert f"{len(hits)}" in text_of(only(having(page, "p", role="status")))
+    answers = list(having(page, "section", class_="hit-answer"))
+    assert f"{len(hits) + len(answers)}" in text_of(only(having(page, "p", role="status")))
 
 
 def test_search_finds_a_formula_by_the_name_of_its_letter(client: TestClient) -> None:
