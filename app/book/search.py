@@ -18,7 +18,7 @@ import weakref
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import takewhile
 from threading import Lock
@@ -96,8 +96,9 @@ class SearchIndex:
     """
 
     def __init__(self, sections: Iterable[Section], synonyms: Iterable[Iterable[str]] = ()) -> None:
-        self._sections = tuple(sections)
-        self._texts = tuple(_tidy(section.text) for section in self._sections)
+        given = tuple(sections)
+        self._sections = tuple(replace(section, text="", formulas=()) for section in given)  # their texts are below
+        self._texts = tuple(_tidy(section.text) for section in given)
         self._folded = tuple(_fold(text) for text in self._texts)
         self._stems: dict[str, str] = {}
         self._lock = Lock()
@@ -106,7 +107,7 @@ class SearchIndex:
         _create_table(self._connection)
         with self._connection:
             self._connection.executemany(
-                "insert into entries (rowid, title, heading, body, formulas) values (?, ?, ?, ?, ?)", self._rows()
+                "insert into entries (rowid, title, heading, body, formulas) values (?, ?, ?, ?, ?)", self._rows(given)
             )
         self._words = sorted(self._stems)
         self._known_stems = frozenset(self._stems.values())
@@ -158,8 +159,8 @@ class SearchIndex:
         with self._lock, closing(self._connection.execute(_EXISTS, (expression,))) as cursor:
             return cursor.fetchone() is not None
 
-    def _rows(self) -> Iterator[tuple[int, str, str, str, str]]:
-        for number, section in enumerate(self._sections):
+    def _rows(self, sections: Sequence[Section]) -> Iterator[tuple[int, str, str, str, str]]:
+        for number, section in enumerate(sections):
             title = self._entry(_fold(_tidy(section.chapter_title)))
             heading = self._entry(_fold(_tidy(section.heading))) if section.heading else title
             formulas = self._entry(_fold(_tidy(" ".join(map(_formula_names, section.formulas)))))
