@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
+from operator import itemgetter
 from typing import Any
 
 from pydantic import BaseModel
@@ -12,8 +13,8 @@ from samestep.app.contract.numbers import as_float
 
 
 def beyond_float64(given: BaseModel) -> InputError:
-    """Names the number given whose size is the farthest from 1."""
-    path = max(_sizes(given, ()), default=(0.0, ()))[1]
+    """Names the number given whose size is the farthest from 1, the first of those that are."""
+    path = max(_sizes(given, ()), key=itemgetter(0), default=(0.0, ()))[1]
     en, zh = "leads to a result beyond float64's range", "得到的结果超出 float64 的范围"
     return InputError(en, zh, field=path, code="number_range")
 

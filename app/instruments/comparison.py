@@ -107,7 +107,7 @@ def _in_step(expected: Any, answer: Any, path: _Path) -> Iterator[tuple[_Path, A
 
 def _entry_of(answer: Any, name: str) -> Any:
     try:
-        return value_at(answer, name) if len(name) <= LONGEST_PATH else _MISSING
+        return value_at(answer, name) if 0 < len(name) <= LONGEST_PATH else _MISSING
     except NoSuchStepError:
         return _MISSING
 

@@ -2,6 +2,7 @@
 
 import gzip
 import html
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from urllib.parse import urlencode, urlsplit
@@ -401,3 +402,11 @@ def test_the_openapi_document_names_the_root_path(below: TestClient) -> None:
 
 def test_a_path_that_only_begins_like_the_root_path_is_another(below: TestClient) -> None:
     assert below.get("/wikizh/").status_code == 404
+
+
+def test_several_cases_sent_to_be_saved_as_one_are_listed_instead(client: TestClient) -> None:
+    case = {"kind": "ledger", "inputs": {"microsteps": [[{"n": 2, "g": 1}]]}, "id": "one"}
+    files = {"file": ("cases.json", json.dumps({"cases": [case, case]}).encode())}
+    answer = client.post("/en/calculators/replica_ledger/case", files=files)
+    assert answer.status_code == 422
+    assert "one" in answer.text

@@ -90,7 +90,7 @@ class CalculatorPages:
             "panel": panel,
             "chapters": [c for c in book.chapters[lang] if any(r.name == panel.name for r in c.document.calculators)],
             "presets": load_presets(folder("content")).get(panel.name, []),
-            "titles": {name: words(lang, name, "heading") for name in registry()} if shown.cases else {},
+            "titles": self._titles(lang, shown),
         }
         if request.method != "POST" and not request.url.query:
             return self._layout.finished(request, "calculator.html", **context)
@@ -122,9 +122,14 @@ class CalculatorPages:
         state = shown.body()
         if state is None:
             panel = self._site.panels.own(lang, shown)
-            return self._layout.page(request, "calculator.html", 422, title=panel.title, description="", panel=panel)
+            context = {"title": panel.title, "description": "", "panel": panel, "titles": self._titles(lang, shown)}
+            return self._layout.page(request, "calculator.html", 422, **context)
         headers = {"content-disposition": f'attachment; filename="{shown.name}.json"', **_UNKEPT}
         return Response(saved(shown.name, state), 200, headers, "application/json")
+
+    def _titles(self, lang: Lang, shown: Shown) -> dict[str, str]:
+        """What calculators are called, where the cases of a file are listed by them."""
+        return {name: self._site.panels.words(lang, name, "heading") for name in registry()} if shown.cases else {}
 
     def _as_general(self, request: Request, lang: Lang, calculator: Calculator) -> Response:
         """To the form of the whole body, in the state of the panel's fields."""
