@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,18 +35,22 @@ def pytest_runtest_makereport() -> Generator[None, Any, Any]:
 
 
 class ByFile(LoadScopeScheduling):
-    """Workers share the tests file by file; all that look at the lab's one run stay together."""
+    """Workers share the tests file by file; the files that look at the lab's one run stay together."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return LAB if nodeid.endswith(f"@{LAB}") else nodeid.partition("::")[0]
+        file = nodeid.partition("::")[0]
+        return "the lab's one run" if uses_the_lab(file) else file
+
+
+@cache
+def uses_the_lab(file: str) -> bool:
+    """Whether a test file takes the fixture `lab`, as its text says: the scheduler knows only names."""
+    return re.search(r"\blab: (Lab|Any)\b", (ROOT / file).read_text("utf-8")) is not None
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Browsers and experiments come first, so that no worker is left alone with a long one at the end."""
-    for item in items:
-        if LAB in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group(LAB))
     items.sort(key=lambda item: item.path.relative_to(ROOT).parts[1] not in ("browser", "experiments"))
 
 
