@@ -21,8 +21,8 @@ class Cause:
 CAUSES: dict[str, Cause] = {
     "scale": Cause(
         {
-            "en": "The gradient is {factor} times the right one: {usual}.",
-            "zh": "梯度是正确值的 {factor} 倍：{usual}。",
+            "en": "The gradient is {factor} times the right one. The usual reason: {usual}.",
+            "zh": "梯度是正确值的 {factor} 倍。常见原因：{usual}。",
         },
         "first-difference#sec-ratio",
         "ratio_fingerprint?P={P}&K={K}&reference_norm={reference_norm}&observed_norm={observed_norm}",

@@ -60,5 +60,5 @@ def _site(event: str, place: str, file: Path) -> Site:
     name, _, number = place.rpartition(":")
     source = file.parent / name
     lines = source.read_text("utf-8", errors="replace").splitlines() if source.is_file() else []
-    line = lines[int(number) - 1].strip() if 0 < int(number) <= len(lines) else ""
+    line = lines[int(number) - 1].partition("  #")[0].strip() if 0 < int(number) <= len(lines) else ""
     return Site(event, place, line)

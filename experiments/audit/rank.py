@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import NoReturn, Protocol
 
@@ -162,7 +163,12 @@ def keep(place: Path, value: object) -> None:
 def work(job: Job, rank: int, size: int, address: str, timeout: timedelta, tell: Tell, *, everywhere: bool) -> None:
     """Do a rank's part. `everywhere`: every rank runs the references, so that none waits long for another."""
     here = Rank(job, rank, tell)
-    ready = here.references() if rank == 0 or everywhere else {}
+    ready: dict[int, Ready]
+    if rank == 0 or everywhere:
+        ready = here.references()
+    else:
+        ready = {}
+        import_module("torch._dynamo")  # any optimizer and any wrapper imports it: better now, while rank 0 is busy
     world = World(job.settings.backend, address, rank, size, timeout)
     ready = world.gather(ready)[0]
     here.steps(world, ready)
