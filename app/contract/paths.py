@@ -36,10 +36,10 @@ def along(node: Any, path: str) -> Iterator[Any]:
 
 def value_at(node: Any, path: str) -> Any:
     """The value at a path; the whole for the empty one."""
-    value = node
-    for value in along(node, path):  # noqa: B007 (the last one is the value)
-        pass
-    return value
+    while path:
+        step, node = _step(node, path)
+        path = path[len(step) + 1 :]
+    return node
 
 
 def reason_at(node: Any, path: str) -> str | None:

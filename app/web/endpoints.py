@@ -5,7 +5,6 @@ by `answers`, below FastAPI's own parsing: exact numbers are read once, errors a
 blocks the event loop.
 """
 
-import hashlib
 import json
 from typing import Annotated, Any, Literal
 
@@ -18,7 +17,7 @@ from samestep.app.instruments import answers
 from samestep.app.instruments.answers import Answer
 from samestep.app.web.bodies import Bodies, BodyError, GoneError, retry_after
 from samestep.app.web.offload import Offload, OffloadError
-from samestep.app.web.ready import data_headers, header, matches
+from samestep.app.web.ready import data_headers, header, matches, state_tag
 
 _LARGE_BODY = 32 * 1024
 _LARGE_QUERY = 1_500
@@ -155,12 +154,6 @@ def _unanswered(status: int, code: str, door: str, message: str) -> Answer:
 
 def _retry(status: int) -> list[tuple[bytes, bytes]]:
     return [(name.encode(), value.encode()) for name, value in retry_after(status).items()]
-
-
-def state_tag(version: bytes, kind: bytes, scope: Scope) -> bytes:
-    """The ETag of a pure function of its address and the running version."""
-    state = b"\0".join((version, kind, scope["path"].encode(), scope["query_string"]))
-    return b'"' + hashlib.blake2b(state, digest_size=10).hexdigest().encode() + b'"'
 
 
 def _accepts_csv(scope: Scope) -> bool:

@@ -59,6 +59,12 @@ def matches(scope: Scope, etag: bytes) -> bool:
     )
 
 
+def state_tag(version: bytes, kind: bytes, scope: Scope) -> bytes:
+    """The ETag of a pure function of its address and the running version."""
+    state = b"\0".join((version, kind, scope["path"].encode(), scope["query_string"]))
+    return b'"' + hashlib.blake2b(state, digest_size=10).hexdigest().encode() + b'"'
+
+
 class Ready:
     """One finished answer to GET and HEAD, plain and compressed: with brotli at once, with gzip when asked for."""
 

@@ -18,11 +18,10 @@ from samestep.app.instruments.panels import default_texts
 from samestep.app.instruments.presets import load_presets
 from samestep.app.paths import folder
 from samestep.app.web.bodies import Bodies, BodyError, retry_after
-from samestep.app.web.endpoints import state_tag
 from samestep.app.web.offload import Offload, OffloadError
 from samestep.app.web.pages.languages import of_address
 from samestep.app.web.pages.layout import Layout, off_loop
-from samestep.app.web.ready import matches
+from samestep.app.web.ready import matches, state_tag
 
 _UNKEPT = {"cache-control": "no-store"}
 _LARGE_FORM = 256 * 1024
