@@ -30,6 +30,9 @@ const rowsOf = (text) =>
     .map((row) => row.split(VALUE_BREAK).map((cell) => cell.trim()));
 // a spreadsheet's block has tabs, and its commas belong to the numbers
 const blockOf = (text) => (text.includes("\t") ? text.replace(/\r\n?/g, "\n").replace(/^\n+|\n+$/g, "").split("\n").map((row) => row.split("\t").map((cell) => cell.trim().replace(/^"(.*)"$/, "$1"))) : rowsOf(text));
+// a first row of words above numbers is the block's header
+const isNumber = (cell) => /^[+\-−]?(\d|\.\d|inf|nan)/i.test(cell);
+const withoutHead = (block) => (block.length > 1 && !block[0].some(isNumber) && block[1].some(isNumber) ? block.slice(1) : block);
 const flat = (value) => value !== null && typeof value === "object" && !Array.isArray(value) && Object.values(value).every((one) => one === null || typeof one !== "object");
 const listed = (value, holds) => Array.isArray(value) && value.length > 0 && value.every(holds);
 
@@ -96,7 +99,9 @@ class Grid {
     for (const kind of ["input", "change"]) this.frame.addEventListener(kind, (event) => event.stopPropagation());
     this.frame.addEventListener("input", (event) => this.typed(event.target));
     this.frame.addEventListener("change", () => area.dispatchEvent(new Event("change", { bubbles: true })));
+    this.past = []; // what pasted blocks replaced
     this.frame.addEventListener("keydown", (event) => this.walk(event));
+    this.frame.addEventListener("keydown", (event) => this.undo(event));
     this.frame.addEventListener("paste", (event) => this.paste(event));
     area.addEventListener("cell", (event) => this.mark(event.detail));
     area.after(this.frame, this.actions);
@@ -195,6 +200,7 @@ class Grid {
     const row = this.table.layers[layer][1][r];
     while (row.length < k) row.push("");
     row[k] = input.value;
+    this.past = [];
     // a ragged row ends where its last cell is emptied
     if (!this.table.names) while (row.length > 1 && row.at(-1) === "") row.pop();
     this.write();
@@ -241,13 +247,27 @@ class Grid {
     next?.select();
   }
 
+  // right after a block was pasted the browser has nothing to undo: the text before it comes back
+  undo(event) {
+    if (event.key !== "z" || !(event.ctrlKey || event.metaKey) || event.shiftKey || !this.past.length) return;
+    event.preventDefault();
+    const at = event.target.dataset.at;
+    this.area.value = this.past.pop();
+    this.table = this.form(this.area.value);
+    this.draw();
+    this.area.dispatchEvent(new Event("input", { bubbles: true }));
+    this.area.dispatchEvent(new Event("change", { bubbles: true }));
+    (this.frame.querySelector(`[data-at="${at}"]`) ?? this.frame.querySelector("input")).focus();
+  }
+
   // a block from a spreadsheet fills the cells from here on; the table grows as it needs to
   paste(event) {
     const text = event.clipboardData.getData("text");
     if (!event.target.dataset.at || !isDivided(text.trim())) return;
     event.preventDefault();
     const [layer, r, k] = event.target.dataset.at.split(" ").map(Number);
-    let block = blockOf(text);
+    let block = withoutHead(blockOf(text));
+    this.past.push(this.area.value);
     if (this.table.single) block = [block.flat()];
     const height = Math.max(this.table.layers[layer][1].length, r + block.length);
     for (const [, rows] of this.table.layers) while (rows.length < height) rows.push(rows.at(-1).map(() => "0"));

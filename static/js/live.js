@@ -10,7 +10,8 @@ const PAUSE = 250;
 
 // ---- the page's address holds the state of every panel; browsers limit how often it may change
 
-const page = new URLSearchParams(location.search);
+// a page that a sent form has brought has its state in the other language's link only
+const page = new URLSearchParams(location.search || document.querySelector("a[data-alternate]")?.search);
 let writing;
 
 const readable = (state) => state.toString().replaceAll("%3B", ";").replaceAll("%2C", ",").replaceAll("%2F", "/");

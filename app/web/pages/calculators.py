@@ -19,7 +19,7 @@ from samestep.app.instruments.presets import load_presets
 from samestep.app.paths import folder
 from samestep.app.web.bodies import Bodies, BodyError, retry_after
 from samestep.app.web.offload import Offload, OffloadError
-from samestep.app.web.pages.languages import of_address
+from samestep.app.web.pages.languages import of_address, other
 from samestep.app.web.pages.layout import Layout, off_loop
 from samestep.app.web.ready import matches, state_tag
 
@@ -93,6 +93,9 @@ class CalculatorPages:
         }
         if request.method != "POST" and not request.url.query:
             return self._layout.finished(request, "calculator.html", **context)
+        if request.method == "POST" and (query := shown.query()):
+            # the address of a form that was sent holds nothing: the state goes with the links
+            context["alternate_url"] = self._site.url(f"/{other(lang)}/calculators/{shown.name}?{query}")
         return self._layout.page(request, "calculator.html", panel.status, **context)
 
     async def result(self, request: Request) -> Response:
