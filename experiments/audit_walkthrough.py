@@ -18,9 +18,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from samestep.app.evidence.bags import Control, Expectation, Json, Result, Row, Text
-from samestep.experiments.audit import Report, Settings, audit_many, plans
-from samestep.experiments.audit.printing import printed
-from samestep.experiments.audit.report import PlanReport
+from samestep.experiments.audit import Report, Settings, audit_many
+from samestep.experiments.audit.running import plans
+from samestep.experiments.audit.telling.printing import printed
+from samestep.experiments.audit.telling.report import PlanReport
 from samestep.experiments.measured import environment
 from samestep.experiments.ranks import Tell
 from samestep.experiments.results import control, result, row, write

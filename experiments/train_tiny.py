@@ -1,7 +1,6 @@
 """Where the weights of the tiny language model come from.
 
-    python -m experiments train                 one process, resumable
-    python -m experiments run train_tiny        two processes that train independently, to be compared
+    python -m experiments train                 one process, resumable; `run train_tiny`: two, to be compared
 
 Set-up. The frozen chapters of this book, a tokenizer learnt from them, 298,176 parameters in float64. 800 AdamW steps
 of 8 windows of 96 tokens drawn from the first nine tenths of every document; the last tenth is for validation. Seed 11
@@ -23,12 +22,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from samestep.app.evidence.bags import Control, Json, Result, Row, Text
-from samestep.experiments import corpus, tokenizer
+from samestep.experiments import corpus
 from samestep.experiments.measured import arrays, difference_over, environment
 from samestep.experiments.ranks.world import World
 from samestep.experiments.results import control, result, row
 from samestep.experiments.tensors import describe, largest_difference, load, raw_sha256, save
-from samestep.experiments.tiny_transformer import (
+from samestep.experiments.tiny import tokenizer
+from samestep.experiments.tiny.tiny_transformer import (
     PARAMETERS,
     VOCABULARY,
     WINDOW,

@@ -22,8 +22,8 @@ from samestep.experiments.measured import environment
 from samestep.experiments.ranks import Tell
 from samestep.experiments.results import control, result, row, write
 from samestep.experiments.watch import Report, watch
-from samestep.experiments.watch.printing import printed
-from samestep.experiments.watch.report import UpdateReport
+from samestep.experiments.watch.telling.printing import printed
+from samestep.experiments.watch.telling.report import UpdateReport
 
 QUESTION: Text = {
     "zh": "不改动训练脚本，每个 token 在一次更新里究竟占多大权重？",

@@ -13,7 +13,7 @@ torch; everything that does lives in the ranks.
 """
 
 from samestep.experiments.audit.call import audit, audit_many
-from samestep.experiments.audit.report import Report
 from samestep.experiments.audit.settings import Settings
+from samestep.experiments.audit.telling.report import Report
 
 __all__ = ["Report", "Settings", "audit", "audit_many"]

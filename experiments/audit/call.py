@@ -10,8 +10,8 @@ from typing import Any
 
 from samestep.experiments.audit.job import Job
 from samestep.experiments.audit.launch import LaunchError, launch
-from samestep.experiments.audit.report import Report, failed
 from samestep.experiments.audit.settings import Settings
+from samestep.experiments.audit.telling.report import Report, failed
 
 
 def audit(file: str | Path, **options: Any) -> Report:

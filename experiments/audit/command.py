@@ -12,11 +12,11 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from samestep.experiments.audit import plans
 from samestep.experiments.audit.call import audit
-from samestep.experiments.audit.printing import Language, printed
-from samestep.experiments.audit.report import Report, as_json
+from samestep.experiments.audit.running import plans
 from samestep.experiments.audit.settings import BACKENDS, TOLERANCES, Settings, SettingsError
+from samestep.experiments.audit.telling.printing import Language, printed
+from samestep.experiments.audit.telling.report import Report, as_json
 
 EXAMPLES = Path(__file__).parent / "examples"
 USUAL = "ddp"
@@ -107,7 +107,7 @@ def _show(report: Report, options: argparse.Namespace) -> int:
         if options.json:
             options.json.write_text(as_json(report), "utf-8")
         if options.html:
-            from samestep.experiments.audit import page  # templates are read only where they are wanted
+            from samestep.experiments.audit.telling import page  # templates are read only where they are wanted
 
             page.write(report, options.html, options.lang, options.wiki)
     except OSError as error:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from samestep.experiments.audit.failure import Failure, Fault
-from samestep.experiments.audit.hints import hint
 from samestep.experiments.audit.job import Job
+from samestep.experiments.audit.running.hints import hint
 from samestep.experiments.ranks import parent
 from samestep.experiments.ranks.parent import Frame, Limits, Message, Program, Rank, RunFailedError, StuckError
 

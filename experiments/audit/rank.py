@@ -25,14 +25,14 @@ from typing import NoReturn, Protocol
 
 import torch
 
-from samestep.experiments.audit import perform, taps, worlds
-from samestep.experiments.audit.diagnosis import diagnose
 from samestep.experiments.audit.failure import Failure, ReaderError
-from samestep.experiments.audit.hints import hint
 from samestep.experiments.audit.job import Job
-from samestep.experiments.audit.plans import Plan, TooFewSamplesError
-from samestep.experiments.audit.report import Report, failed
-from samestep.experiments.audit.worlds import World
+from samestep.experiments.audit.judging.diagnosis import diagnose
+from samestep.experiments.audit.running import perform, taps, worlds
+from samestep.experiments.audit.running.hints import hint
+from samestep.experiments.audit.running.plans import Plan, TooFewSamplesError
+from samestep.experiments.audit.running.worlds import World
+from samestep.experiments.audit.telling.report import Report, failed
 from samestep.experiments.ranks import PEER_GONE, child
 from samestep.experiments.ranks.child import end
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from samestep.experiments.audit import plans
-from samestep.experiments.audit.plans import Plan
+from samestep.experiments.audit.running import plans
+from samestep.experiments.audit.running.plans import Plan
 
 TOLERANCES = {"float64": 2e-10, "float32": 2e-5, "bfloat16": 2e-2}
 BACKENDS = ("gloo", "nccl")

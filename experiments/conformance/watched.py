@@ -46,7 +46,7 @@ def difference(folder: Path, task: Task, tokens: Sequence[Sequence[Sequence[floa
 
     A window that the framework never stepped with has coefficients 0.
     """
-    report = import_module(f"{WATCH}.assembling").assemble(_place(folder, task), "tokens")
+    report = import_module(f"{WATCH}.joined.assembling").assemble(_place(folder, task), "tokens")
     scenario = SCENARIOS[task[1]]
     usual = [cell for rank in tokens for cell in rank if cell]
     if report.verdict == "error":

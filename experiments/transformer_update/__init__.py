@@ -23,12 +23,13 @@ from typing import cast
 import torch
 
 from samestep.app.evidence.bags import Json, Result, TensorSet, Text, sha256_of
-from samestep.experiments import corpus, tokenizer
+from samestep.experiments import corpus
 from samestep.experiments.measured import arrays, environment, plain
 from samestep.experiments.ranks.world import World
 from samestep.experiments.results import result
 from samestep.experiments.tensors import load, save
-from samestep.experiments.tiny_transformer import parameter_count
+from samestep.experiments.tiny import tokenizer
+from samestep.experiments.tiny.tiny_transformer import parameter_count
 from samestep.experiments.transformer_update.comparison import compare, controls
 from samestep.experiments.transformer_update.findings import MAX_NORM, TITLES, digests, measure, norm_of
 from samestep.experiments.transformer_update.paths import (

@@ -6,7 +6,7 @@ import torch
 
 from samestep.app.evidence.bags import DIFFERS, Control, Expectation, Json, Row, Text
 from samestep.experiments.results import control, row
-from samestep.experiments.tiny_transformer import PARAMETERS, parameter_count
+from samestep.experiments.tiny.tiny_transformer import PARAMETERS, parameter_count
 from samestep.experiments.transformer_update.findings import FOUR_TIMES, MAX_NORM, SKIPS, TITLES, Finding, norm_of
 from samestep.experiments.transformer_update.paths import CASES, PATHS, Named, Share, labels, reference, whole_batch
 from samestep.experiments.transformer_update.start import WINDOWS, Start

@@ -9,7 +9,7 @@ from samestep.app.evidence.bags import Json, Text
 from samestep.experiments.measured import arrays, difference, difference_over, plain
 from samestep.experiments.ranks.world import World
 from samestep.experiments.tensors import canonical_sha256, raw_sha256
-from samestep.experiments.tiny_transformer import TinyTransformer
+from samestep.experiments.tiny.tiny_transformer import TinyTransformer
 from samestep.experiments.train_tiny import optimizer_state
 from samestep.experiments.transformer_update.paths import CASES, PATHS, Named, Path, compute, reference, window_sum
 from samestep.experiments.transformer_update.start import OPTIMIZERS, Start

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from samestep.app.evidence.bags import Expectation, Text
 from samestep.experiments.ranks.world import collectives
-from samestep.experiments.tiny_transformer import IGNORED, WINDOW, loss_mean, loss_sum
+from samestep.experiments.tiny.tiny_transformer import IGNORED, WINDOW, loss_mean, loss_sum
 
 Named = dict[str, Tensor]
 

@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from samestep.app.evidence.bags import Json
-from samestep.experiments import corpus, tokenizer
-from samestep.experiments.tiny_transformer import WINDOW, TinyTransformer
+from samestep.experiments import corpus
+from samestep.experiments.tiny import tokenizer
+from samestep.experiments.tiny.tiny_transformer import WINDOW, TinyTransformer
 from samestep.experiments.train_tiny import FLOOR, LEARNING_RATE, adamw, restore, restore_optimizer
 
 OPTIMIZERS = ("sgd", "adamw")

@@ -23,8 +23,8 @@ This package's front imports no torch.
 """
 
 from samestep.experiments.watch.front import Watch, Watching
-from samestep.experiments.watch.report import Report
 from samestep.experiments.watch.settings import Settings
+from samestep.experiments.watch.telling.report import Report
 
 __all__ = ["Report", "Settings", "Watch", "Watching", "watch"]
 

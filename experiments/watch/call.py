@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from samestep.experiments.watch import launch
-from samestep.experiments.watch.assembling import assemble
-from samestep.experiments.watch.report import Report
+from samestep.experiments.watch.joined.assembling import assemble
 from samestep.experiments.watch.settings import Settings
+from samestep.experiments.watch.telling.report import Report
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from samestep.experiments.audit.command import _language
 from samestep.experiments.audit.settings import SettingsError
 from samestep.experiments.watch.call import Watched, watch_command
 from samestep.experiments.watch.launch import is_script
-from samestep.experiments.watch.printing import printed
-from samestep.experiments.watch.report import Report, as_json
 from samestep.experiments.watch.settings import OBJECTIVES, Settings
+from samestep.experiments.watch.telling.printing import printed
+from samestep.experiments.watch.telling.report import Report, as_json
 
 EXAMPLES = Path(__file__).parent / "examples"
 USUAL = "ddp"
@@ -110,7 +110,7 @@ def show(report: Report, options: argparse.Namespace) -> int:
         if options.json:
             options.json.write_text(as_json(report), "utf-8")
         if options.html:
-            from samestep.experiments.watch.page import write  # templates are read only where they are wanted
+            from samestep.experiments.watch.telling.page import write  # templates are read only where they are wanted
 
             write(report, options.html, options.lang, options.base_url)
     except OSError as error:

@@ -6,8 +6,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, overload
 
-from samestep.experiments.watch.report import Report, as_json
 from samestep.experiments.watch.settings import Settings
+from samestep.experiments.watch.telling.report import Report, as_json
 
 if TYPE_CHECKING:  # torch is imported where a run is watched, not where its name is
     from torch import Tensor
@@ -104,7 +104,7 @@ class Watching(AbstractContextManager["Watching"]):
     def end(self, error: BaseException | None = None) -> None:
         """Take them out; rank 0 waits for the others' records and reports."""
         from samestep.experiments.watch import rank, session
-        from samestep.experiments.watch.assembling import assemble
+        from samestep.experiments.watch.joined.assembling import assemble
 
         if self._session is None or self.folder is None:
             return
@@ -124,6 +124,6 @@ class Watching(AbstractContextManager["Watching"]):
         if self.json:
             Path(self.json).write_text(as_json(report), "utf-8")
         if self.html:
-            from samestep.experiments.watch.page import write
+            from samestep.experiments.watch.telling.page import write
 
             write(report, Path(self.html))

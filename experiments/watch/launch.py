@@ -22,7 +22,7 @@ from types import FrameType
 from typing import NoReturn
 
 from samestep.experiments.audit.failure import Failure
-from samestep.experiments.watch.assembling import complete
+from samestep.experiments.watch.joined.assembling import complete
 from samestep.experiments.watch.records import ALIVE, ASK, STACKS, SUFFIX, VARIABLE
 from samestep.experiments.watch.settings import Settings
 

@@ -12,11 +12,11 @@ from types import TracebackType
 from typing import NoReturn
 
 from samestep.experiments.watch import records
-from samestep.experiments.watch.assembling import assemble
-from samestep.experiments.watch.report import Report
+from samestep.experiments.watch.joined.assembling import assemble
 from samestep.experiments.watch.session import Order, start, stop
 from samestep.experiments.watch.settings import Settings
 from samestep.experiments.watch.taps import sites
+from samestep.experiments.watch.telling.report import Report
 
 WAIT = 60.0
 """Seconds that rank 0 waits for the records of the others, once its own script has ended."""

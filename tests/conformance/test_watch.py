@@ -14,7 +14,7 @@ import pytest
 from samestep import watch
 from samestep.experiments.conformance import lab
 from samestep.experiments.watch import Report
-from samestep.experiments.watch.report import UpdateReport
+from samestep.experiments.watch.telling.report import UpdateReport
 
 HERE = Path(__file__).parent / "watched"
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")

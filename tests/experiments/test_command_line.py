@@ -41,8 +41,8 @@ def test_the_sources_of_an_experiment_are_what_it_imports_here() -> None:
         "experiments/transformer_update/__init__.py",
         "experiments/transformer_update/paths.py",
         "experiments/train_tiny.py",
-        "experiments/tiny_transformer.py",
-        "experiments/tokenizer.py",
+        "experiments/tiny/tiny_transformer.py",
+        "experiments/tiny/tokenizer.py",
         "experiments/ranks/world.py",
     } <= names
     assert not any("publish" in name or "verify" in name for name in names)  # they change no number
@@ -97,9 +97,10 @@ def test_what_runs_long_gets_processes_of_its_own_and_training_is_not_part_of_al
         ["clip_ownership", "fsdp_timeline", "gradient_scaling", "info_nce"],
         ["audit_walkthrough"],
         ["conformance"],
+        ["watch_walkthrough"],
         ["transformer_update"],
     ]
-    assert [launch.processes for launch in launches] == [4, 2, 2, 2]
+    assert [launch.processes for launch in launches] == [4, 2, 2, 2, 2]
     ordered = [each.name for each in runs.chosen([], True, training=True)]
     assert ordered.index("train_tiny") < ordered.index("transformer_update")  # it publishes what the other reads
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from samestep.experiments import tiny_transformer as tiny
+from samestep.experiments.tiny import tiny_transformer as tiny
 
 
 @pytest.fixture(autouse=True)

@@ -5,8 +5,8 @@ import random
 import pytest
 from hypothesis import given, strategies as st
 
-from samestep.experiments import tokenizer
-from samestep.experiments.tokenizer import FIRST_BYTE, FIRST_MERGE, MERGES, SPECIALS, Tokenizer, train
+from samestep.experiments.tiny import tokenizer
+from samestep.experiments.tiny.tokenizer import FIRST_BYTE, FIRST_MERGE, MERGES, SPECIALS, Tokenizer, train
 
 _CHANCE = random.Random(3)
 _WORDS = ["".join(_CHANCE.choices("梯度更新mean，均值x3.", k=5)) for _ in range(300)]

@@ -13,7 +13,7 @@ from samestep.app.evidence.bags import Library
 from samestep.experiments import corpus
 from samestep.experiments.registry import ROOT
 from samestep.experiments.tensors import describe, load
-from samestep.experiments.tokenizer import Tokenizer
+from samestep.experiments.tiny.tokenizer import Tokenizer
 
 EARLY = 10
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from samestep.experiments.audit import beside, compare, noted, outside
-from samestep.experiments.audit.trace import Trace
-from samestep.experiments.audit.vectors import Vectors
+from samestep.experiments.audit.judging import beside, compare, noted, outside
+from samestep.experiments.audit.running.trace import Trace
+from samestep.experiments.audit.running.vectors import Vectors
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from samestep.experiments.audit import audit_many
-from samestep.experiments.audit.plans import Plan
-from samestep.experiments.audit.report import PlanReport
+from samestep.experiments.audit.running.plans import Plan
+from samestep.experiments.audit.telling.report import PlanReport
 from samestep.experiments.registry import ROOT
 
 FILES = ROOT / "tests" / "experiments" / "audit" / "files"

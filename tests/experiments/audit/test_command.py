@@ -12,7 +12,7 @@ import pytest
 from samestep.experiments.__main__ import main
 from samestep.experiments.audit import Report, command
 from samestep.experiments.audit.failure import Failure
-from samestep.experiments.audit.report import PlanReport, Stage, as_json, failed
+from samestep.experiments.audit.telling.report import PlanReport, Stage, as_json, failed
 from samestep.experiments.registry import ROOT
 
 
@@ -81,6 +81,6 @@ def test_a_signal_unwinds_the_command_so_that_ranks_and_folder_go_and_is_itself_
 
 
 def test_the_front_of_the_package_starts_without_torch() -> None:
-    modules = "samestep.experiments.__main__, samestep.experiments.audit.printing"
+    modules = "samestep.experiments.__main__, samestep.experiments.audit.telling.printing"
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from samestep.experiments.audit import compare
-from samestep.experiments.audit.trace import Trace
-from samestep.experiments.audit.vectors import Vectors
+from samestep.experiments.audit.judging import compare
+from samestep.experiments.audit.running.trace import Trace
+from samestep.experiments.audit.running.vectors import Vectors
 
 
 def vectors(place: Path, **tensors: list[float]) -> Vectors:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from samestep.experiments.audit import graph
+from samestep.experiments.audit.running import graph
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import pytest
 
-from samestep.experiments.audit.hints import hint
+from samestep.experiments.audit.running.hints import hint
 from samestep.experiments.audit.settings import Settings
 
 

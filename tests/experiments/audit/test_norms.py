@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from samestep.experiments.audit import norms
-from samestep.experiments.audit.vectors import Vectors
+from samestep.experiments.audit.judging import norms
+from samestep.experiments.audit.running.vectors import Vectors
 
 
 @pytest.fixture

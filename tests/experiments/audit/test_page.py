@@ -15,13 +15,14 @@ import pytest
 from starlette.testclient import TestClient
 
 from samestep.app.contract.paths import leaves
-from samestep.experiments.audit import Report, Settings, audit_many, plans
-from samestep.experiments.audit.causes import CAUSES
+from samestep.experiments.audit import Report, Settings, audit_many
 from samestep.experiments.audit.command import add_to
 from samestep.experiments.audit.failure import Failure
-from samestep.experiments.audit.page import WIKI, command, page, write
-from samestep.experiments.audit.printing import Language
-from samestep.experiments.audit.report import as_json, failed
+from samestep.experiments.audit.running import plans
+from samestep.experiments.audit.telling.causes import CAUSES
+from samestep.experiments.audit.telling.page import WIKI, command, page, write
+from samestep.experiments.audit.telling.printing import Language
+from samestep.experiments.audit.telling.report import as_json, failed
 from samestep.experiments.registry import ROOT
 
 RIGHT, WRONG, CROSS, NORM = "global_count", "rank_means", "contrastive_detached", "clip_before_reduction"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from samestep.experiments.audit import plans
+from samestep.experiments.audit.running import plans
 
 
 def flat(plan: plans.Plan) -> list[int]:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from samestep.experiments.audit import parameters, precision
-from samestep.experiments.audit.vectors import Vectors
+from samestep.experiments.audit.judging import parameters, precision
+from samestep.experiments.audit.running.vectors import Vectors
 
 
 def pair(folder: Path, change: str | float) -> tuple[Vectors, Vectors]:

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from samestep.experiments.audit import taps
-from samestep.experiments.audit.probe import Probe, Watching
+from samestep.experiments.audit.running import taps
+from samestep.experiments.audit.running.probe import Probe, Watching
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from samestep.experiments.audit import reader
-from samestep.experiments.audit.context import Context, ContextError
 from samestep.experiments.audit.failure import ReaderError
+from samestep.experiments.audit.running import reader
+from samestep.experiments.audit.running.context import Context, ContextError
 
 STEP = "\ndef step(ctx, model, optimizer, data): ...\n"
 BUILD = """

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from samestep.experiments.audit import reweighting
-from samestep.experiments.audit.reweighting import Span
-from samestep.experiments.audit.vectors import Array, Vectors
+from samestep.experiments.audit.judging import reweighting
+from samestep.experiments.audit.judging.reweighting import Span
+from samestep.experiments.audit.running.vectors import Array, Vectors
 
 COUNTS = np.array([7.0, 2.0, 5.0, 3.0, 8.0, 4.0])
 RIGHT = COUNTS / 29

@@ -2,7 +2,7 @@
 
 import torch
 
-from samestep.experiments.audit.rows import Rows
+from samestep.experiments.audit.running.rows import Rows
 
 DATA = {"x": torch.arange(12, dtype=torch.float64).reshape(4, 3), "label": torch.tensor([0, 1, 1, 2])}
 

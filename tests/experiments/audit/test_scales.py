@@ -2,7 +2,7 @@
 
 import pytest
 
-from samestep.experiments.audit import scales
+from samestep.experiments.audit.judging import scales
 
 
 @pytest.mark.parametrize(

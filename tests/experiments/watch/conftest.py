@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from samestep.experiments.watch.assembling import assemble
-from samestep.experiments.watch.report import Report
+from samestep.experiments.watch.joined.assembling import assemble
+from samestep.experiments.watch.telling.report import Report
 
 HERE = Path(__file__).resolve().parent
 SOURCES = HERE.parents[2] / ".src"

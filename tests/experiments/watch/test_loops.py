@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from samestep.experiments.watch.causes import REFUSALS
-from samestep.experiments.watch.report import UpdateReport, as_json
+from samestep.experiments.watch.telling.causes import REFUSALS
+from samestep.experiments.watch.telling.report import UpdateReport, as_json
 from tests.experiments.watch.conftest import Loops
 from tests.experiments.watch.training import COUNTS, LOOPS
 

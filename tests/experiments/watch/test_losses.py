@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from samestep import watch
 from samestep.experiments.watch import records
-from samestep.experiments.watch.assembling import assemble
+from samestep.experiments.watch.joined.assembling import assemble
 from samestep.experiments.watch.records import Loss
 from samestep.experiments.watch.session import Order, start, stop
 

@@ -10,11 +10,11 @@ import html5lib
 import pytest
 from starlette.testclient import TestClient
 
-from samestep.experiments.audit.page import WIKI
-from samestep.experiments.watch import causes
-from samestep.experiments.watch.page import page
-from samestep.experiments.watch.printing import Language, printed
-from samestep.experiments.watch.report import as_json
+from samestep.experiments.audit.telling.page import WIKI
+from samestep.experiments.watch.telling import causes
+from samestep.experiments.watch.telling.page import page
+from samestep.experiments.watch.telling.printing import Language, printed
+from samestep.experiments.watch.telling.report import as_json
 from tests.experiments.watch.conftest import Loops
 
 PAGES = ("ddp_mean", "ddp_global", "ddp_other_terms", "hand_forgets_head", "loss_unseen", "refused_fsdp1")

@@ -1,0 +1,1 @@
+"""From recorded runs to the first difference and its cause."""

@@ -1,0 +1,233 @@
+"""Why ranks that should hold the same model do not: never reduced, other optimizers, or a step that not all took."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+from samestep.app.evidence.bags import Text
+from samestep.experiments.audit.judging import compare
+from samestep.experiments.audit.judging.case import Case
+from samestep.experiments.audit.judging.measured import differing, who_is_missing
+from samestep.experiments.audit.telling.report import Finding
+from samestep.experiments.audit.telling.wording import finding, listing, unknown
+
+
+def explain_replicas(case: Case) -> Finding | None:
+    """Why the ranks end with different models; None where their norms, or their clips, are what differs."""
+    idle = [trace for trace in case.ranks if trace.steps == 0]
+    if idle and len(idle) < case.processes:
+        return _some_stepped(case)
+    if unwaited := not_waited(case):
+        return unwaited
+    if len({frozenset(trace.owned) for trace in case.ranks}) > 1:
+        return _not_handed_on(case)
+    if "computed" in case.ranks[0].vectors and not compare.replicas(case.ranks, "computed", case.atol).there:
+        return _changed_by_each(case)
+    same_before = not compare.replicas(case.ranks, "gradient", case.atol).there
+    if same_before and compare.replicas(case.ranks, "clipped_gradient", case.atol).there:
+        return None
+    if not compare.replicas(case.ranks, "clipped_gradient", case.atol).there:
+        other = _other_optimizers(case)
+        if other:
+            return other
+        return unknown(
+            case,
+            "The ranks step with the same gradient and end with different parameters: do they start from the same "
+            "model, with the same optimizer?",
+            "各 rank 用相同的梯度更新，参数却不同：它们的初始模型和优化器相同吗？",
+        )
+    if _met_after_the_step(case) and not compare.replicas(case.ranks, "parameters", case.atol).there:
+        return finding(case, "parameters_averaged", evidence=_which(case))
+    missing = who_is_missing(case)
+    evidence = (*_which(case), *((missing,) if missing else ()))
+    return finding(case, "not_reduced", why=_why_not_reduced(case), evidence=evidence)
+
+
+def _not_handed_on(case: Case) -> Finding:
+    """Every rank's optimizer owns another part of the parameters."""
+    apart, _ = differing(
+        case.ranks[0].parameters,
+        [trace.parameters for trace in case.ranks[1:]],
+        case.atol * max(case.reference.parameters.scale, compare.SMALL),
+    )
+    return unknown(
+        case,
+        "Each rank's optimizer steps its own part of the parameters, and the result is not handed to the others: "
+        f"{listing(apart)} differ.",
+        f"每个 rank 的优化器只更新自己那部分参数，结果没有交给其他 rank：{listing(apart)} 不同。",
+    )
+
+
+def _changed_by_each(case: Case) -> Finding | None:
+    """All ranks have the same gradient after the last backward, and step with different ones."""
+    if not compare.replicas(case.ranks, "gradient", case.atol).there:
+        return None  # then it is a clip that differs
+    drawn: Text = {"en": "", "zh": ""}
+    if case.drawn:
+        names = listing(case.drawn)
+        drawn = {"en": f" The step draws random numbers ({names}).", "zh": f"这一步抽取随机数（{names}）。"}
+    return unknown(
+        case,
+        "After the last backward all ranks have the same gradient; before the step each changes it in its own way."
+        + drawn["en"],
+        "最后一次反向之后各 rank 的梯度相同；在更新之前各自又把它改成了不同的。" + drawn["zh"],
+    )
+
+
+def _met_after_the_step(case: Case) -> bool:
+    """Every rank called a collective after its last step: parameters that agree may also do so by chance."""
+    ends = [" ".join(trace.events).rpartition("step")[2] for trace in case.ranks]
+    return all("collective" in end for end in ends)
+
+
+def not_waited(case: Case) -> Finding | None:
+    """A collective that was begun and not waited for: whether it is done by the step is chance."""
+    names = sorted({name for trace in case.ranks for name in trace.unwaited})
+    if not names:
+        return None
+    collective = next(each for trace in case.ranks for each in trace.unwaited.values())
+    why: Text = {
+        "en": f"{collective}(…, async_op=True) was begun on {listing(names)}, and nobody waited for it before the "
+        f"step: call wait() on what it returns.",
+        "zh": f"对 {listing(names)} 发起了 {collective}(…, async_op=True)，但在 step 之前没有等待它完成："
+        "应对它的返回值调用 wait()。",
+    }
+    return finding(case, "not_reduced", why=why)
+
+
+def _which(case: Case) -> tuple[Text, ...]:
+    """Tensors with which the ranks step differently, and those with which they do not."""
+    kind = "clipped_gradient"
+    if any(kind not in trace.vectors for trace in case.ranks):
+        return ()
+    first = case.ranks[0].clipped_gradient
+    others = [trace.clipped_gradient for trace in case.ranks[1:]]
+    apart, alike = differing(first, others, case.atol * max(first.scale, compare.SMALL))
+    if not apart or not alike:
+        return ()
+    return (
+        {
+            "en": f"The ranks step with different gradients of {listing(apart)}; of {listing(alike)} they agree.",
+            "zh": f"各 rank 更新所用的 {listing(apart)} 的梯度不同；{listing(alike)} 的一致。",
+        },
+    )
+
+
+def _other_optimizers(case: Case) -> Finding | None:
+    """The ranks step with the same gradient, but with other settings or another memory."""
+    first = case.ranks[0]
+    for trace in case.ranks[1:]:
+        changed = changed_settings(first.hyperparameters, trace.hyperparameters)
+        if changed:
+            return unknown(
+                case,
+                f"The ranks step with the same gradient but other settings (rank 0 → {trace.rank}: "
+                f"{'; '.join(changed)}).",
+                f"各 rank 的梯度相同，但优化器设置不同（rank 0 → {trace.rank}：{'；'.join(changed)}）。",
+            )
+    states = compare.replicas(case.ranks, "optimizer_state", case.atol)
+    if not states.there:
+        return None
+    where = listing([name for name, apart in states.tensors if apart > states.allowed])
+    return finding(
+        case,
+        "optimizer_state",
+        where={"en": f"it is not the same on all ranks ({where})", "zh": f"各 rank 上不一致（{where}）"},
+    )
+
+
+def changed_settings(expected: Sequence[dict[str, str]], got: Sequence[dict[str, str]]) -> list[str]:
+    """What an optimizer's groups hold in one run and otherwise in another."""
+    return [
+        f"{key}: {_short(group[key])} → {_short(other.get(key, '–'))}"
+        for group, other in zip(expected, got, strict=False)
+        for key in group
+        if group[key] != other.get(key)
+    ]
+
+
+def _short(value: str) -> str:
+    """A number with six digits, anything else as it is."""
+    with suppress(ValueError):
+        return f"{float(value):.6g}"
+    return value
+
+
+def _some_stepped(case: Case) -> Finding:
+    stepped = [trace.rank for trace in case.ranks if trace.steps]
+    empty = [rank for rank, row in enumerate(case.counts) if not row.sum()]
+    if empty and set(stepped) & set(empty):
+        return finding(
+            case,
+            "stepped_on_empty",
+            where={"en": f"rank {listing(empty)}", "zh": f"rank {listing(empty)}"},
+            moved={"en": "its model", "zh": "它的模型"},
+        )
+    return unknown(
+        case,
+        f"Only rank {listing(stepped)} called optimizer.step(): the decision to skip must be the same on all ranks.",
+        f"只有 rank {listing(stepped)} 调用了 optimizer.step()：是否跳过这一步必须由所有 rank 共同决定。",
+    )
+
+
+def _why_not_reduced(case: Case) -> Text:
+    first = case.ranks[0]
+    if not any(trace.collectives for trace in case.ranks):
+        return {"en": "No collective was issued at all.", "zh": "没有发起任何集合通信。"}
+    if first.forwards["ddp"] or first.forwards["ddp without synchronisation"]:
+        return _why_not_by_ddp(case)
+    called = [event.removeprefix("collective ") for event in first.events if event.startswith("collective ")]
+    if not called:
+        return {
+            "en": "No forward went through DistributedDataParallel: is ddp.module, or the bare model, called?",
+            "zh": "没有一次前向经过 DistributedDataParallel：是否调用了 ddp.module 或未包装的模型？",
+        }
+    counted = ", ".join(f"{name} ×{called.count(name)}" for name in dict.fromkeys(called))
+    return {
+        "en": f"The step reduces by hand (rank 0 called {counted} outside the backward): not everything that every "
+        "backward added is in there.",
+        "zh": f"归约是手写的（rank 0 在反向之外调用了 {counted}）：并非每次反向所加的一切都在其中。",
+    }
+
+
+def _why_not_by_ddp(case: Case) -> Text:
+    first = case.ranks[0]
+    apart = _apart(case)
+    outside = [name for name in apart if name not in first.wrapped]
+    if outside and len(outside) == len(apart):
+        return {
+            "en": f"{listing(outside)} is no parameter of the module that DistributedDataParallel wraps: reduce it by "
+            "hand, or put it into that module.",
+            "zh": f"{listing(outside)} 不是 DistributedDataParallel 所包装模块的参数：应手动归约，或放进该模块。",
+        }
+    without = first.forwards["ddp without synchronisation"]
+    forwards = [event for event in first.events if event.startswith("forward")]
+    unused = sorted({name for trace in case.ranks for name in trace.none_gradients})
+    if without and not first.forwards["ddp"]:
+        return {
+            "en": "Every forward of the wrapper ran inside no_sync().",
+            "zh": "包装模块的每次前向都在 no_sync() 里。",
+        }
+    if without and forwards and forwards[-1] == "forward in no_sync":
+        return {
+            "en": "The last forward ran inside no_sync(); what counts is where the forward runs, not the backward.",
+            "zh": "最后一次前向在 no_sync() 里；起作用的是前向所在的位置，而不是反向。",
+        }
+    if unused:
+        return {
+            "en": f"{listing(unused)} had no gradient: one unused parameter leaves its whole bucket unreduced "
+            "(find_unused_parameters, or static_graph).",
+            "zh": f"{listing(unused)} 没有梯度：一个未用到的参数会让它所在的整个桶都不归约"
+            "（用 find_unused_parameters 或 static_graph）。",
+        }
+    return {
+        "en": "Why is not known; two forwards before two backwards, or a forward outside the wrapper, do this.",
+        "zh": "原因不明；两次前向后再两次反向，或绕过包装模块的前向，会这样。",
+    }
+
+
+def _apart(case: Case) -> list[str]:
+    if any("clipped_gradient" not in trace.vectors for trace in case.ranks):
+        return []
+    first = case.ranks[0].clipped_gradient
+    others = [trace.clipped_gradient for trace in case.ranks[1:]]
+    return differing(first, others, case.atol * max(first.scale, compare.SMALL))[0]

@@ -1,0 +1,1 @@
+"""The reader's step on one rank: loaded, run under a plan, listened to, recorded."""

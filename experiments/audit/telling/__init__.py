@@ -1,0 +1,1 @@
+"""What an audit found, for people and machines: report, text, page, words."""

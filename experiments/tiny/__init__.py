@@ -1,0 +1,1 @@
+"""The small Transformer and its tokenizer, which several experiments train and update."""

@@ -1,0 +1,1 @@
+"""What a watch found, for people and machines: verdict, report, text, page, words."""
