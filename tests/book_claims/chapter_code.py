@@ -32,7 +32,7 @@ CHAPTERS = (
     "900-sources-and-scope",
 )
 _FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_PATIENCE = 120
+_PATIENCE = 400
 """Seconds after which programs that start processes are ended."""
 
 
