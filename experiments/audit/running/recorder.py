@@ -1,6 +1,5 @@
 """Record one run of the reader's step on this rank, update by update; `trace` says what is kept, `keeping` how."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -10,14 +9,13 @@ import torch
 from torch import nn
 
 from samestep.experiments.audit.failure import ReaderError
-from samestep.experiments.audit.judging import outside
-from samestep.experiments.audit.running import graph, taps
-from samestep.experiments.audit.running.contributions import Contributions
 from samestep.experiments.audit.running.keeping import Keeper, full, greatest, like, local, plain_name
 from samestep.experiments.audit.running.reader import Built
 from samestep.experiments.audit.running.rows import Rows, tensors_in
+from samestep.experiments.audit.running.samples import Samples
 from samestep.experiments.audit.running.sites import Sites
 from samestep.experiments.audit.running.trace import PART, Clip, Limit, Run, Trace
+from samestep.experiments.audit.running.waiting import Works
 
 NAMED = "term "
 """Before the name of a term that ctx.term gave."""
@@ -42,11 +40,10 @@ class Recorder:
         self.built = built
         self._issued = 0
         self.stepped: list[torch.optim.Optimizer] = []
-        self._folder, self._rows, self._sites, self._term = folder, rows, sites, term
+        self._folder, self._samples, self._sites, self._term = folder, Samples(rows), sites, term
         self._optimizers: list[torch.optim.Optimizer] = list(built.optimizers)
         self._averages: dict[str, nn.Module] = {}
-        self._got: dict[str, list[int] | None] = {}
-        self._works: dict[int, tuple[Any, str, list[torch.Tensor]]] = {}
+        self._works = Works()
         self._contributions: Contributions | None = None
         self._keepers: list[Keeper] = []
         self._scale = 1.0
@@ -136,32 +133,12 @@ class Recorder:
         if synchronises is None:
             self.trace.forwards["plain"] += 1
             self.event("forward")
-        self._consume([*tensors_in(args), *tensors_in(kwargs)])
+        self._samples.feed([*tensors_in(args), *tensors_in(kwargs)], self.trace)
 
     def _wrapped(self, module: nn.Module) -> None:
         inside = {id(parameter) for parameter in module.parameters()}
         names = [name for name, parameter in self.named_parameters().items() if id(parameter) in inside]
         self.trace.wrapped = list(dict.fromkeys([*self.trace.wrapped, *names]))
-
-    def _consume(self, given: list[torch.Tensor]) -> None:
-        """Which samples these tensors are: by their memory, else by their content."""
-        candidates = [tensor for tensor in given if not tensor.requires_grad and tensor.dim() > 0]
-        matches = [match for tensor in candidates if (match := self._match(tensor))]
-        if candidates and not matches:
-            self.trace.unrecognised = True
-        for name, got, samples in matches:
-            self.trace.consumed.setdefault(name, Counter()).update(got)
-            before = self._got.get(name, [])
-            self._got[name] = None if samples is None or before is None else before + samples
-
-    def _match(self, tensor: torch.Tensor) -> tuple[str, list[str], list[int] | None] | None:
-        if dealt := self._rows.dealt(tensor):
-            name, samples = dealt
-            return name, self._rows.digests_of(name, samples), samples
-        if match := self._rows.matched(tensor):
-            name, got = match
-            return name, got, self._rows.samples(name, got)
-        return None
 
     def backward_begins(self) -> None:
         self._another_update()
@@ -208,9 +185,7 @@ class Recorder:
         self.trace.clips = []
         if isinstance(root, torch.Tensor) and root.numel() == 1:
             self.trace.losses.append(float(full(root.detach())) / self._scale)
-        known = [samples for samples in self._got.values() if samples is not None]
-        self.trace.calls.append(max(known, key=len) if known else None)
-        self._got = {}
+        self.trace.calls.append(self._samples.of_backward())
         self._computed = {
             name: local(parameter.grad).clone()
             for name, parameter in self.named_parameters().items()
@@ -257,7 +232,7 @@ class Recorder:
         self.trace.hyperparameters = [
             {key: str(value) for key, value in group.items() if key != "params"} for group in optimizer.param_groups
         ]
-        self._keep_unwaited(named)
+        self.trace.unwaited |= dict(self._works.on(named))
 
     def event(self, name: str) -> None:
         """Remember the order of things."""
@@ -283,26 +258,14 @@ class Recorder:
         self.trace.detached[collective] = self._sites.here() or ""
 
     def started(self, work: Any, collective: str, tensors: list[torch.Tensor]) -> None:
-        self._works[id(work)] = (work, collective, tensors)
+        self._works.started(work, collective, tensors)
 
     def waited(self, work: Any) -> None:
-        self._works.pop(id(work), None)
+        self._works.waited(work)
 
     def dealt(self, data: dict[str, torch.Tensor], samples: Any) -> None:
         """ctx.microbatches has dealt these out."""
-        self._rows.deal(data, samples)
-
-    def _keep_unwaited(self, named: dict[str, nn.Parameter]) -> None:
-        """Collectives on a gradient that is about to be stepped with, and that may still be under way."""
-        places = {
-            local(parameter.grad).untyped_storage().data_ptr(): name
-            for name, parameter in named.items()
-            if parameter.grad is not None and not parameter.grad.is_sparse
-        }
-        for _, collective, tensors in self._works.values():
-            for tensor in tensors:
-                if (name := places.get(tensor.untyped_storage().data_ptr())) is not None:
-                    self.trace.unwaited[name] = collective
+        self._samples.rows.deal(data, samples)
 
     def _limit(self, kind: str, where: str) -> None:
         if (limit := Limit(kind, where)) not in self.trace.limits:

@@ -14,6 +14,8 @@ FOLDER = Path(__file__).parent / "ports"
 NAMES = ("nanogpt", "clip", "sft", "fsdp2")
 RAGGED = ("sft", "fsdp2")
 """Those that divide by a global count; the others take means, and gather shapes that have to be equal."""
+CUT = "clip_cut"
+"""The second one with an all_gather that carries no gradient back, on one process neither."""
 MOST = 15
 
 
@@ -34,7 +36,7 @@ def test_a_port_takes_at_most_15_lines_beside_the_readers_own(name: str) -> None
 
 @pytest.fixture(scope="module")
 def reports() -> dict[str, Report]:
-    even = [name for name in NAMES if name not in RAGGED]
+    even = [CUT, *(name for name in NAMES if name not in RAGGED)]
     found = dict(zip(RAGGED, audit_many([FOLDER / f"{name}.py" for name in RAGGED]), strict=True))
     one = audit_many([FOLDER / f"{name}.py" for name in even], plan="contiguous", microbatches=1)
     return found | dict(zip(even, one, strict=True))
@@ -43,3 +45,10 @@ def reports() -> dict[str, Report]:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_port_is_the_same_update(reports: dict[str, Report], name: str) -> None:
     assert reports[name].verdict == "same", reports[name]
+
+
+def test_a_gather_that_cuts_the_graph_on_one_process_too_is_found_out(reports: dict[str, Report]) -> None:
+    """Both runs agree; the reference's gradient is not the derivative of its own loss."""
+    report = reports[CUT]
+    assert (report.verdict, report.first_difference, report.cause) == ("different", None, "detached_remote"), report
+    assert "not the derivative" in str(report)
