@@ -9,6 +9,9 @@ import torch
 from torch import nn
 
 from samestep.experiments.audit.failure import ReaderError
+from samestep.experiments.audit.judging import outside
+from samestep.experiments.audit.running import graph, taps
+from samestep.experiments.audit.running.contributions import Contributions
 from samestep.experiments.audit.running.keeping import Keeper, full, greatest, like, local, plain_name
 from samestep.experiments.audit.running.reader import Built
 from samestep.experiments.audit.running.rows import Rows, tensors_in
