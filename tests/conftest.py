@@ -18,8 +18,6 @@ from starlette.testclient import TestClient
 from xdist.scheduler import LoadScopeScheduling
 
 ROOT = Path(__file__).parents[1]
-LAB = "lab"
-"""The fixture that runs every experiment, and the group of the tests that use it."""
 APP = (sys.executable, "-m", "app")
 
 collect_ignore = ["recipe"]  # laid over a copy of the tree by test_recipe.py, and tested there
