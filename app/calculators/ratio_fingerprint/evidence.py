@@ -40,7 +40,7 @@ class Numbers:
     ranks: int
     microsteps: int
     counts: Sequence[Sequence[Fraction]] | None
-    samples: Sequence[Sequence[Fraction]] | None
+    samples: Sequence[Sequence[int]] | None
     units: Sequence[Channel]
     units_path: str
     reference: Channel
@@ -153,7 +153,7 @@ def _entries(values: Entries, path: Path) -> Floats | None:
     return np.array([float(value) for value in values])
 
 
-def _grid(rows: Sequence[Sequence[Fraction]] | None, name: str, numbers: Numbers) -> Floats | None:
+def _grid(rows: Sequence[Sequence[Fraction | int]] | None, name: str, numbers: Numbers) -> Floats | None:
     """(P, K), or (P, 1) where only totals of the ranks are given."""
     if rows is None:
         return None

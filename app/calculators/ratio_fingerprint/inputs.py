@@ -15,13 +15,18 @@ from samestep.app.contract.fields import (
     Real,
     numbers,
     whole_number,
+    whole_rows,
 )
+from samestep.app.contract.forms import Form
 from samestep.app.contract.limits import MAX_RANKS
 from samestep.app.contract.models import Inputs as InputsBase, Query as QueryBase
 
 Whole = Annotated[int, whole_number(1, MAX_RANKS)]
 
 
+MAX_SAMPLES = 10**9
+_Samples = Annotated[list[list[Annotated[int, whole_number(0, MAX_SAMPLES)]]], Form("matrix")]
+_SampleRows = Annotated[tuple[tuple[int, ...], ...] | None, whole_rows(0, MAX_SAMPLES).optional()]
 Gradient = Annotated[tuple[Fraction, ...] | None, numbers().optional()]
 
 
@@ -66,7 +71,7 @@ class Inputs(InputsBase):
     P: Whole = Field(examples=[2])
     K: Whole = Field(examples=[3])
     counts: Matrix | None = None
-    samples: Matrix | None = None
+    samples: _Samples | None = None
     reference: Annotated[Reference, JSON] = Field(examples=[{"loss": 2.07, "gradient_norm": 0.42}])
     observed: Annotated[Observed, JSON] = Field(examples=[{"loss": 2.07, "gradient_norm": 1.26}])
 
@@ -83,7 +88,7 @@ class Query(QueryBase):
     reference_gradient: Gradient = None
     observed_gradient: Gradient = None
     counts: OptionalRowsText = None
-    samples: OptionalRowsText = None
+    samples: _SampleRows = None
     part_gradients: OptionalRowsText = None
     part_losses: Gradient = None
     replicated_norm: OptionalNorm = None
@@ -114,6 +119,6 @@ class Query(QueryBase):
             **parts,
         )
         observed = Observed(loss=self.observed_loss, gradient_norm=self.observed_norm, gradient=self.observed_gradient)
-        tables = self.counts, self.samples
-        counts, samples = (None if rows is None else [list(row) for row in rows] for rows in tables)
+        counts = None if self.counts is None else list(map(list, self.counts))
+        samples = None if self.samples is None else list(map(list, self.samples))
         return Inputs(P=self.P, K=self.K, counts=counts, samples=samples, reference=reference, observed=observed)
