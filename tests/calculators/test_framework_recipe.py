@@ -137,7 +137,7 @@ def test_experts_averaged_over_their_copies_are_too_large_by_the_size_of_the_gro
         ({"accumulation": 1}, "accumulation"),
         ({"context_parallel": 3}, "context_parallel"),
         ({"loss_factor": 0}, "loss_factor"),
-        ({"loss_factor": "1e-308", "loss_reduction": "custom", "denominator": "1e308"}, "loss_factor"),
+        ({"loss_factor": "1e-308", "loss_reduction": "custom", "denominator": "1e308"}, "denominator"),
     ],
 )
 def test_what_does_not_fit_names_its_field(fields: dict[str, Any], named: str) -> None:

@@ -38,7 +38,7 @@ each_field = pytest.mark.parametrize(("name", "field"), FIELDS, ids=[f"{name}-{f
 
 
 def static_address(client: TestClient) -> str:
-    found = re.search(r'href="([^"]+/css/page\.css)"', client.get("/en/").text)
+    found = re.search(r'href="([^"]+/css/\w+\.css)"', client.get("/en/").text)
     assert found is not None
     return found[1]
 
