@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 WIDTH = 64
 """Numbers in a sketch."""
@@ -32,6 +33,10 @@ _columns: dict[torch.device, Tensor] = {}
 def _signs(count: int, seed: int) -> Tensor:
     generator = torch.Generator("cpu").manual_seed(seed)
     return torch.randint(0, 2, (count,), generator=generator, device="cpu", dtype=torch.int8) * 2 - 1
+
+
+_FIRST = float(_signs(4096, 7)[0])
+"""The sign of the first row."""
 
 
 def _row_signs(rows: int, device: torch.device) -> Tensor:
@@ -55,12 +60,22 @@ def _column_signs(device: torch.device) -> Tensor:
 
 def sketch(tensor: Tensor, offset: int = 0) -> Tensor:
     """[64] float64 on the tensor's device. `offset`: index of its first element in the whole tensor."""
-    with torch.no_grad(), torch.autocast(tensor.device.type, enabled=False):
-        flat = _flat(tensor.detach())
-        sums = torch.zeros(_PADDED, dtype=torch.float64, device=flat.device)
-        if flat.numel():
-            _add_rows(flat, offset, sums)
-        return _folded(sums)
+    with torch.no_grad():
+        if not torch.is_autocast_enabled(tensor.device.type):
+            return _sketch(_flat(tensor.detach()), offset)
+        with torch.autocast(tensor.device.type, enabled=False):
+            return _sketch(_flat(tensor.detach()), offset)
+
+
+def _sketch(flat: Tensor, offset: int) -> Tensor:
+    count = flat.numel()
+    if offset == 0 and 0 < count <= ROW:  # within the first row: most tensors are this small
+        signed = flat.double() * (_column_signs(flat.device)[:count] * _FIRST)
+        return functional.pad(signed, (0, -count % WIDTH)).view(-1, WIDTH).sum(0)
+    sums = torch.zeros(_PADDED, dtype=torch.float64, device=flat.device)
+    if count:
+        _add_rows(flat, offset, sums)
+    return _folded(sums)
 
 
 def sketch_of_shard(tensor: Tensor, whole: Sequence[int], begins: Sequence[int]) -> Tensor:
