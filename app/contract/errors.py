@@ -2,8 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -142,15 +141,6 @@ def refused(error: ValidationError | InputError) -> RefusedError:
     return RefusedError(map(_from_pydantic, error.errors(include_url=False)))
 
 
-@contextmanager
-def refusing() -> Iterator[None]:
-    """What pydantic or a calculator refuses inside becomes a RefusedError."""
-    try:
-        yield
-    except (ValidationError, InputError) as error:
-        raise refused(error) from None
-
-
 def _from_pydantic(details: ErrorDetails) -> FieldError:
     ctx = details.get("ctx", {})
     cause = ctx.get("error")
@@ -199,14 +189,3 @@ def not_json(error: object) -> tuple[str, str]:
     short = "还没有写完" if fault.startswith("EOF") else "写法不对"
     where = f"第 {line} 行第 {column} 个字符处，" if column else ""
     return f"is not JSON: {error}", f"不是合法的 JSON：{where}{_JSON_FAULTS.get(fault, short)}"
-
-
-def named_once(pairs: Iterable[tuple[str, str]]) -> tuple[dict[str, str], tuple[FieldError, ...]]:
-    """The fields of an address or a form by name, the last one where a name stands twice, and what is told of that."""
-    fields: dict[str, str] = {}
-    errors: dict[str, FieldError] = {}
-    for name, value in pairs:
-        if name in fields:
-            errors[name] = FieldError((name,), "given_twice", "is given twice", "出现了两次")
-        fields[name] = value
-    return fields, tuple(errors.values())

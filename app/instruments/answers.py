@@ -8,9 +8,10 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from samestep.app.calculators import registry
-from samestep.app.contract.errors import FieldError, RefusedError, named_once, refusing
+from samestep.app.contract.errors import FieldError, RefusedError
 from samestep.app.contract.models import Result
 from samestep.app.instruments import states
+from samestep.app.instruments.states import named_once, refusing
 
 JSON = "application/json"
 CSV = "text/csv; charset=utf-8"

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from samestep.app.calculators import registry
-from samestep.app.contract.errors import RefusedError, refusing
+from samestep.app.contract.errors import RefusedError
 from samestep.app.contract.fields import whole_number
 from samestep.app.contract.models import Query as QueryBase
 from samestep.app.instruments import states
+from samestep.app.instruments.states import refusing
 
 RECIPE = "framework_recipe"
 _MOST_TOKENS = 10**9

@@ -14,14 +14,14 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import FormParser, parse_options_header
 
 from samestep.app.calculators import Calculator, registry
-from samestep.app.contract.errors import FieldError, InputError, RefusedError, named_once, not_json, refused
+from samestep.app.contract.errors import FieldError, InputError, RefusedError, not_json, refused
 from samestep.app.contract.limits import LONGEST_ADDRESS
 from samestep.app.contract.models import Result
 from samestep.app.contract.paths import Leaf, leaves
 from samestep.app.instruments import states
 from samestep.app.instruments.case_files import Case, CaseList, file_error, numbers_in, read_file
 from samestep.app.instruments.comparison import Comparison, check, compare
-from samestep.app.instruments.states import BodyState
+from samestep.app.instruments.states import BodyState, named_once
 
 LONGEST_TEXT = 200_000
 """A field whose text is longer is not sent back to be edited."""

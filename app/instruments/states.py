@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import from_json
 
 from samestep.app.calculators import Calculator
-from samestep.app.contract.errors import FieldError, InputError, RefusedError, not_json, refusing
+from samestep.app.contract.errors import FieldError, InputError, RefusedError, not_json, refused
 from samestep.app.contract.fields import JSON
 from samestep.app.contract.forms import Form, Kind, form_of
 from samestep.app.contract.models import Inputs, Result
@@ -59,6 +60,26 @@ class BodyState:
 
     body: dict[str, Any]
     scheme: str | None = None
+
+
+def named_once(pairs: Iterable[tuple[str, str]]) -> tuple[dict[str, str], tuple[FieldError, ...]]:
+    """The fields of an address or a form by name, the last one where a name stands twice, and what is told of that."""
+    fields: dict[str, str] = {}
+    errors: dict[str, FieldError] = {}
+    for name, value in pairs:
+        if name in fields:
+            errors[name] = FieldError((name,), "given_twice", "is given twice", "出现了两次")
+        fields[name] = value
+    return fields, tuple(errors.values())
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """What pydantic or a calculator refuses inside becomes a RefusedError."""
+    try:
+        yield
+    except (ValidationError, InputError) as error:
+        raise refused(error) from None
 
 
 def is_general(fields: Iterable[str]) -> bool:

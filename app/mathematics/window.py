@@ -5,6 +5,7 @@ number of microsteps; their `dtype` is `object` (of `Fraction`s, exact) for smal
 and the same expressions serve both.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -13,6 +14,8 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from samestep.app.contract.numbers import fraction_text
 
 WINDOW, REPLICA, CELL = 0, 1, 2
 """The levels on which a quantity lives: one value, one a replica (P,), one a cell (C,)."""
@@ -231,3 +234,27 @@ def _sum_of(terms: list[tuple[int, int]]) -> Fraction:
         paired = [(a * q + b * p, p * q) for (a, p), (b, q) in zip(terms[::2], terms[1::2], strict=False)]
         terms = paired + terms[len(paired) * 2 :]
     return Fraction(*terms[0]) if terms else Fraction(0)
+
+
+def as_float(value: Any) -> Any:
+    """A float, or a list of them; OverflowError where float64 cannot hold it."""
+    if value is None:
+        return None
+    if isinstance(value, np.ndarray):
+        array = value.astype(np.float64)
+        if not np.isfinite(array).all():
+            raise OverflowError
+        return array.tolist()
+    number = float(value)
+    if not math.isfinite(number):
+        raise OverflowError
+    return number
+
+
+def as_text(value: Any) -> Any:
+    """The exact fraction, or a list of them; None for float64 values."""
+    if isinstance(value, Fraction):
+        return fraction_text(value)
+    if isinstance(value, np.ndarray) and value.dtype == object:
+        return [fraction_text(entry) for entry in value]
+    return None

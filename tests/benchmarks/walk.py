@@ -9,6 +9,7 @@ answers one request in this process, and how often the walk goes from one module
 import asyncio
 import itertools
 import sys
+import threading
 from collections import Counter
 from pathlib import Path
 from types import FrameType
@@ -74,14 +75,17 @@ def walked(address: str = ADDRESS) -> Walk:
 
     async def run() -> None:
         await answered(app, address.replace("b=8", "b=9"))  # templates and caches are warm, the state is new
-        sys.setprofile(walk.note)
-        try:
-            status = await answered(app, address)
-        finally:
-            sys.setprofile(None)
+        walk.calls.clear()
+        status = await answered(app, address)
         assert status == 200, status
 
-    asyncio.run(run())
+    for profile in (threading.setprofile, sys.setprofile):  # a page may be made in a thread
+        profile(walk.note)
+    try:
+        asyncio.run(run())
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
     return walk
 
 

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from samestep.app.calculators import Calculator, registry
-from samestep.app.contract.errors import FieldError, RefusedError, refusing
+from samestep.app.contract.errors import FieldError, RefusedError
 from samestep.app.contract.models import Result
 from samestep.app.contract.rows import split_rows
 from samestep.app.instruments import states
 from samestep.app.instruments.panels import default_texts
+from samestep.app.instruments.states import refusing
 from tests.kit import cases
 
 KINDS = {

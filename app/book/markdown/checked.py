@@ -15,8 +15,8 @@ from markdown_it.token import Token
 from samestep.app.book.markdown.build import Build, DamagedEvidenceError, inline_tokens
 from samestep.app.book.markdown.pieces import CheckedNumber
 from samestep.app.book.markdown.states import state
-from samestep.app.contract.errors import named_once
 from samestep.app.contract.paths import NoSuchStepError, along
+from samestep.app.instruments.states import named_once
 
 _BINDING = {"calc", "evidence", "field"}
 _THOUSANDS = re.compile(r"(?<=\d)[,\u202f\u2009 ](?=\d{3}(?!\d))")

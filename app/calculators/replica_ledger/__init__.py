@@ -21,7 +21,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from samestep.app.calculators.replica_ledger.inputs import Cell, Columns, given_gradients, in_columns, window_of
 from samestep.app.calculators.replica_ledger.judgement import Added, Step, evaluate
-from samestep.app.calculators.replica_ledger.results import CellRow, Result, Row, SchemeName, View, as_float
+from samestep.app.calculators.replica_ledger.results import CellRow, Result, Row, SchemeName, View
 from samestep.app.calculators.replica_ledger.weighting import EmptyCell, Group, Scheme, Weights, alike
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.fields import JSON, NonNegative, OptionalRankRows, Real
@@ -30,7 +30,7 @@ from samestep.app.contract.limits import MAX_LISTED_CELLS, MAX_RANKS
 from samestep.app.contract.models import Inputs as InputsBase, Query as QueryBase, Reason, chosen
 from samestep.app.contract.numbers import replica_name
 from samestep.app.contract.rows import Rows, numbers_in_json
-from samestep.app.mathematics.window import REPLICA, Window
+from samestep.app.mathematics.window import REPLICA, Window, as_float
 
 _HALF = Fraction(1, 2)
 

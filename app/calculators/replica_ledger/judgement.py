@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from samestep.app.calculators.replica_ledger.results import Reference, Result, SchemeResult, as_float, as_text
+from samestep.app.calculators.replica_ledger.results import Reference, Result, SchemeResult
 from samestep.app.calculators.replica_ledger.weighting import (
     Group,
     Scheme,
@@ -18,7 +18,7 @@ from samestep.app.calculators.replica_ledger.weighting import (
 )
 from samestep.app.contract.limits import MAX_LISTED_CELLS
 from samestep.app.contract.models import Reason
-from samestep.app.mathematics.window import Window
+from samestep.app.mathematics.window import Window, as_float, as_text
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,11 @@
 """What the ledger answers: the reference, every scheme against it, and the panel's replicas and cells."""
 
-import math
-from fractions import Fraction
 from typing import Annotated, Any, Literal
 
-import numpy as np
 from pydantic import SkipValidation
 from typing_extensions import TypedDict
 
 from samestep.app.contract.models import Reason, Result as ResultBase, Table
-from samestep.app.contract.numbers import fraction_text
 
 SchemeName = Literal[
     "P_over_N_then_ddp_mean",
@@ -127,27 +123,3 @@ def _csv(entry: Reference | SchemeResult, loss: str) -> tuple[Any, ...]:
 def _written(gradient: float | list[float] | None) -> float | str | None:
     """A gradient in one cell of a table."""
     return " ".join(map(repr, gradient)) if isinstance(gradient, list) else gradient
-
-
-def as_float(value: Any) -> Any:
-    """A float, or a list of them; OverflowError where float64 cannot hold it."""
-    if value is None:
-        return None
-    if isinstance(value, np.ndarray):
-        array = value.astype(np.float64)
-        if not np.isfinite(array).all():
-            raise OverflowError
-        return array.tolist()
-    number = float(value)
-    if not math.isfinite(number):
-        raise OverflowError
-    return number
-
-
-def as_text(value: Any) -> Any:
-    """The exact fraction, or a list of them; None for float64 values."""
-    if isinstance(value, Fraction):
-        return fraction_text(value)
-    if isinstance(value, np.ndarray) and value.dtype == object:
-        return [fraction_text(entry) for entry in value]
-    return None

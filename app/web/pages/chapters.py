@@ -12,9 +12,10 @@ from starlette.routing import Route
 from samestep.app.book.chapter import Chapter
 from samestep.app.book.markdown.pieces import CalculatorRef, EvidenceRef, FigureRef
 from samestep.app.calculators import registry
-from samestep.app.contract.errors import FieldError, named_once
+from samestep.app.contract.errors import FieldError
 from samestep.app.contract.languages import Lang
 from samestep.app.instruments.panels import Panel
+from samestep.app.instruments.states import named_once
 from samestep.app.web.pages.experiments import Found
 from samestep.app.web.pages.layout import Layout
 from samestep.app.web.site import Site

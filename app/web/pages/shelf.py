@@ -6,10 +6,11 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from samestep.app.contract.errors import RefusedError, named_once
+from samestep.app.contract.errors import RefusedError
 from samestep.app.contract.languages import Lang
 from samestep.app.instruments.first_answer import RECIPE, FirstAnswer, fields_in, first_answer
 from samestep.app.instruments.panels import Panel
+from samestep.app.instruments.states import named_once
 from samestep.app.web.pages import languages
 from samestep.app.web.pages.layout import Layout
 
