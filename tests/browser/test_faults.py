@@ -35,7 +35,7 @@ def test_start_answers_counts_without_gradients_and_names_what_it_asked_for(open
             expect(page.locator("[data-verdict]")).to_contain_text(verdict)
         else:
             expect(page.locator("[data-error=counts]")).not_to_be_empty()
-            assert page.locator("[name=counts]").input_value() == typed
+            assert page.locator("#framework_recipe-counts").input_value() == typed
     page.watch.complaints = []  # type: ignore[attr-defined]
 
 
@@ -89,6 +89,7 @@ def test_a_pasted_block_drops_its_header_and_can_be_undone(open_page: Open) -> N
     expect(area).to_have_value("2,3;8,0")
     expect(cell(page, "counts", 0, 0)).to_be_focused()
     assert cell(page, "counts", 1, 0).input_value() == "8"
+    page.watch.forget_refusals()  # type: ignore[attr-defined]
 
 
 def test_a_step_of_no_length_has_no_head(open_page: Open) -> None:
