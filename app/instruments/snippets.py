@@ -222,6 +222,7 @@ _EXCEPTIONS: dict[str, Callable[[Any], bool]] = {
     "schedule_clock": lambda i: i.P * i.batches * i.epochs > _MANY_STEPS,
     "sampler_padding": lambda inputs: inputs.dataset_size * inputs.replicas > _LARGEST_TENSOR,
     "token_budget": lambda i: sum(i.lengths) > _LARGEST_TENSOR or i.epochs * len(i.lengths) > _MANY_STEPS,
+    "update_rounding": lambda inputs: inputs.steps > _MANY_STEPS,
 }
 """States for which no short program would do, or not in a second or two."""
 

@@ -14,8 +14,8 @@ from hypothesis import given, settings, strategies as st
 from starlette.testclient import TestClient
 from torch.distributed.algorithms._comm_hooks.default_hooks import DefaultState
 
-from samestep.app.calculators.reduction_precision.formats import FORMATS, FormatName
 from samestep.app.calculators.reduction_precision.sums import added, divided
+from samestep.app.mathematics.float_formats import FORMATS, FormatName
 from tests.kit import Answer, Asked, Body, Program, cases
 
 asked = Asked("reduction_precision")

@@ -30,7 +30,6 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from samestep.app.calculators.reduction_precision.formats import FORMATS, FloatFormat, FormatName
 from samestep.app.calculators.reduction_precision.sums import (
     ORDERS,
     Norms,
@@ -52,6 +51,7 @@ from samestep.app.contract.models import (
     Table,
 )
 from samestep.app.contract.numbers import NonFinite, finite_or_name, fraction_text
+from samestep.app.mathematics.float_formats import FORMATS, FloatFormat, FormatName
 
 Value = float | NonFinite
 PlacementName = Literal["sum_then_divide", "divide_then_sum", "predivided"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
-from samestep.app.calculators.reduction_precision.formats import FloatFormat
+from samestep.app.mathematics.float_formats import FloatFormat
 
 Order = Literal["rounded_once", "sequential", "tree"]
 ORDERS: tuple[Order, ...] = ("rounded_once", "sequential", "tree")

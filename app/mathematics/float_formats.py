@@ -2,7 +2,8 @@
 
 A format has `digits` significant bits p, and normal numbers from 2^e_min up to (2 - 2^(1-p))·2^e_max; below 2^e_min its
 numbers are evenly spaced by 2^(e_min-p+1), the smallest of them (IEEE 754-2019, section 3.3; bfloat16 is float32 with
-16 bits cut off). What rounds beyond the largest number becomes infinite.
+16 bits cut off). What rounds beyond the largest number becomes infinite. float8_e4m3fn gives its last bit pattern to
+NaN, so that its largest number is one spacing below what its digits would allow.
 
 A sum or square root of two numbers of a format of up to 24 bits, taken in float64 and then rounded to the format, is as
 if rounded once, for 53 ≥ 2·24 + 2 (Figueroa, "When is double rounding innocuous?", 1995). A quotient by any fraction
@@ -16,6 +17,7 @@ from functools import cached_property
 from typing import Literal
 
 FormatName = Literal["float16", "bfloat16", "float32", "float64"]
+Float8Name = Literal["float8_e4m3fn", "float8_e5m2"]
 
 
 @dataclass(frozen=True)
@@ -23,10 +25,11 @@ class FloatFormat:
     digits: int
     least_exponent: int
     greatest_exponent: int
+    last_is_nan: bool = False
 
     @cached_property
     def largest(self) -> float:
-        return math.ldexp(2**self.digits - 1, self.greatest_exponent + 1 - self.digits)
+        return math.ldexp(2**self.digits - 1 - self.last_is_nan, self.greatest_exponent + 1 - self.digits)
 
     @cached_property
     def smallest_normal(self) -> float:
@@ -80,3 +83,9 @@ FORMATS: dict[FormatName, FloatFormat] = {
     "float32": FloatFormat(24, -126, 127),
     "float64": FloatFormat(53, -1022, 1023),
 }
+
+FLOAT8: dict[Float8Name, FloatFormat] = {
+    "float8_e4m3fn": FloatFormat(4, -6, 8, last_is_nan=True),
+    "float8_e5m2": FloatFormat(3, -14, 15),
+}
+"""`nearest` of both has infinities; whoever wants saturation takes the smaller of a value and `largest` first."""

@@ -1,0 +1,441 @@
+"""What rounding takes from an update, an accumulated gradient and an 8-bit scale.
+
+Words and symbols: a weight w, stored in a format of `dtype`, is moved `steps` times by u (`update`, exact).
+
+    in_dtype         w ← round(w + u) in the format, every time
+    float32_master   the same in float32, from the same start; the result rounded once to the format
+    stochastic       rounded up with the probability that makes w + u the expectation; so after all steps w + steps·u
+
+`gradients` are added one after the other, each sum rounded: in the format, and in float32 (and then stored in the
+format). `amax` are largest magnitudes by rank and microstep, see `scaling`. Rounding is to nearest, ties to even, once
+a step, from exact values (IEEE 754; see `float_formats`). A format's overflow is the string `inf` and ends its block.
+Fractions are exact, beside them their nearest float64. Not modelled: momentum, updates that change with the weight.
+"""
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from samestep.app.calculators.update_rounding.scaling import (
+    Amax,
+    ScaleName,
+    chosen_amax,
+    kept_exactly,
+    kept_in_bulk,
+)
+from samestep.app.calculators.update_rounding.weights import accumulated, moved, neighbours
+from samestep.app.contract.errors import InputError
+from samestep.app.contract.fields import (
+    OptionalRowsText,
+    OrBlank,
+    RawMatrix,
+    Real,
+    numbers,
+    whole_number,
+)
+from samestep.app.contract.limits import MAX_CELLS, MAX_EXACT_CELLS, MAX_LISTED_CELLS, MAX_RANKS
+from samestep.app.contract.models import (
+    Inputs as InputsBase,
+    Query as QueryBase,
+    Reason,
+    Result as ResultBase,
+    Table,
+    chosen,
+)
+from samestep.app.contract.numbers import NonFinite, as_json, exact, finite_or_name, fraction_text, not_negative
+from samestep.app.mathematics.float_formats import FLOAT8, FORMATS, Float8Name, FloatFormat
+
+SchemeName = Literal["in_dtype", "float32_master", "stochastic"]
+StoredFormat = Literal["bfloat16", "float16", "float32"]
+Value = float | NonFinite
+
+MAX_STEPS = 10**6
+MAX_MARGIN = 64
+MAX_GRADIENTS = 10_000
+_SINGLE = FORMATS["float32"]
+
+Steps = Annotated[int, whole_number(1, MAX_STEPS)]
+Margin = Annotated[int, whole_number(-MAX_MARGIN, MAX_MARGIN)]
+Gradients = Annotated[tuple[Fraction, ...] | None, numbers(most=MAX_GRADIENTS).optional()]
+OptionalReal = Annotated[Real | None, OrBlank]
+
+
+class Inputs(InputsBase):
+    """A weight and its update, gradients that are accumulated, magnitudes by rank and microstep; a blank one is left
+    out of the answer."""
+
+    weight: OptionalReal = Field(default=Fraction(1), examples=[1])
+    update: OptionalReal = Field(default=Fraction(-1, 1000), examples=["-0.001"])
+    steps: Steps = 100
+    dtype: StoredFormat = "bfloat16"
+    gradients: Gradients = Field(default=(256, "1/2", "1/2"), validate_default=True, examples=[[256, 0.5, 0.5]])
+    amax: Annotated[RawMatrix | None, OrBlank] = Field(default=[[12, 3, 5, 2]], examples=[[[12, 3, 5, 2]]])
+    fp8: Float8Name = "float8_e4m3fn"
+    margin: Margin = 0
+
+    @model_validator(mode="after")
+    def _has_an_update(self) -> "Inputs":
+        if self.weight is not None and self.update is None:
+            raise InputError("is blank: the weight needs one", "为空：权重需要一个更新量", field="update", code="blank")
+        return self
+
+
+class Query(QueryBase):
+    """The panel: the fields of the body, magnitudes in rows, one of the ways to keep a weight."""
+
+    weight: OptionalReal = Fraction(1)
+    update: OptionalReal = Fraction(-1, 1000)
+    steps: Steps = 100
+    dtype: StoredFormat = "bfloat16"
+    gradients: Gradients = Field(default="256,0.5,0.5", validate_default=True)
+    amax: OptionalRowsText = Field(default="12,3,5,2", validate_default=True)
+    fp8: Float8Name = "float8_e4m3fn"
+    margin: Margin = 0
+    scheme: SchemeName = "in_dtype"
+
+    def inputs(self) -> Inputs:
+        """The body that these fields stand for."""
+        fields: dict[str, Any] = {name: getattr(self, name) for name in Inputs.model_fields}
+        if self.amax is not None:
+            fields["amax"] = [[as_json(cell) for cell in row] for row in self.amax]
+        return Inputs(**fields)
+
+
+class WeightScheme(ResultBase):
+    """One way to keep the weight.
+
+    `after` is what the format holds at the end (`expected`, of the stochastic way, on average), right if it is the
+    format's number nearest to the exact weight. `stopped_after_steps` is null where the last step still moved it
+    (`not_reached`), `moved_share` the part of the whole way steps·u that was gone, null where that is 0. The four of
+    the first step are those of the stochastic way.
+    """
+
+    defined: bool
+    reason: Reason | None
+    matches_reference: bool
+    after: Value | None = None
+    after_exact: str | None = None
+    ratio_to_reference: float | None = None
+    moved_share: float | None = None
+    stopped_after_steps: int | None = None
+    master: Value | None = None
+    master_exact: str | None = None
+    expected: float | None = None
+    expected_exact: str | None = None
+    first_lower: Value | None = None
+    first_lower_exact: str | None = None
+    first_upper: Value | None = None
+    first_upper_exact: str | None = None
+    first_upper_probability: float | None = None
+    first_upper_probability_exact: str | None = None
+    first_variance: float | None = None
+    first_variance_exact: str | None = None
+
+
+class Weight(ResultBase):
+    """The weight as the format holds it at the start, the distance to its neighbours there (the larger, if they
+    differ), where exact arithmetic would take it, and the three ways to keep it."""
+
+    start: float
+    start_exact: str
+    spacing: float
+    exact: float
+    exact_exact: str
+    schemes: dict[SchemeName, WeightScheme]
+
+
+class Accumulation(ResultBase):
+    """The sum of the gradients: exact, rounded to the format after each addition, to float32, and that stored in the
+    format at the end. `lost` is what the first of them misses."""
+
+    exact: float
+    exact_exact: str
+    in_dtype: Value
+    in_dtype_exact: str | None
+    in_float32: Value
+    in_float32_exact: str | None
+    in_float32_stored: Value
+    in_float32_stored_exact: str | None
+    lost: float | None
+    reason: Reason | None
+
+
+class ScaleScheme(ResultBase):
+    """The scale of every rank, the largest over the smallest, what each magnitude is kept as, how many saturate; lists
+    are null above MAX_LISTED_CELLS cells, their fractions above MAX_EXACT_CELLS. Undefined (`zero_count`) where a scale
+    would divide by a largest magnitude of 0."""
+
+    defined: bool
+    reason: Reason | None
+    matches_reference: bool
+    scales: list[float] | None = None
+    scales_exact: list[str] | None = None
+    scale_spread: float | None = None
+    scale_spread_exact: str | None = None
+    largest_kept: list[list[float]] | None = None
+    largest_kept_exact: list[list[str]] | None = None
+    saturated: int | None = None
+
+
+class Float8(ResultBase):
+    """The format's largest number, and four ways to scale by it."""
+
+    largest: float
+    schemes: dict[ScaleName, ScaleScheme]
+
+
+class Result(ResultBase):
+    """Three blocks, each null where its input is blank."""
+
+    weight: Weight | None
+    accumulation: Accumulation | None
+    fp8: Float8 | None
+
+    def tables(self) -> list[Table]:
+        """The ways to keep the weight, the sums, the scales."""
+        tables = []
+        if self.weight is not None:
+            rows = [(name, *(value for _, value in scheme)) for name, scheme in self.weight.schemes.items()]
+            tables.append(Table(header=("scheme", *WeightScheme.model_fields), rows=rows))
+        if self.accumulation is not None:
+            header = tuple(Accumulation.model_fields)
+            tables.append(Table(header=header, rows=[tuple(value for _, value in self.accumulation)]))
+        if self.fp8 is not None:
+            cells = [
+                (name, r, scheme.scales[r], k, kept)
+                for name, scheme in self.fp8.schemes.items()
+                if scheme.scales is not None
+                for r, row in enumerate(scheme.largest_kept or [])
+                for k, kept in enumerate(row)
+            ]
+            tables.append(Table(header=("scheme", "rank", "scale", "microstep", "largest_kept"), rows=cells))
+        return tables
+
+
+class View(Result):
+    """What the panel shows: one of the ways to keep the weight (null without one), and the magnitudes as given."""
+
+    selected: SchemeName
+    current: WeightScheme | None
+    dtype: StoredFormat
+    steps: int
+    float8: Float8Name
+    amax: list[list[float]] | None
+
+
+def compute(inputs: Inputs) -> Result:
+    """Every block that has an input; InputError where a number leaves float64."""
+    form = FORMATS[inputs.dtype]
+    return Result(
+        weight=None
+        if inputs.weight is None or inputs.update is None
+        else _weight(inputs, inputs.weight, inputs.update),
+        accumulation=None if inputs.gradients is None else _accumulation(inputs.gradients, form),
+        fp8=None if inputs.amax is None else _float8(_magnitudes(inputs.amax), inputs),
+    )
+
+
+def present(inputs: Inputs, scheme: str | None = None) -> View:
+    """What is shown of a body, with one of the ways to keep a weight selected: the first, unless another is named."""
+    result = compute(inputs)
+    names: tuple[SchemeName, ...] = ("in_dtype", "float32_master", "stochastic")
+    selected = chosen(names, scheme)
+    given = None if inputs.amax is None else _magnitudes(inputs.amax)
+    return View(
+        **dict(result),
+        selected=selected,
+        current=None if result.weight is None else result.weight.schemes[selected],
+        dtype=inputs.dtype,
+        steps=inputs.steps,
+        float8=inputs.fp8,
+        amax=None if given is None else [[float(cell) for cell in row[:8]] for row in given[:8]],
+    )
+
+
+def _in_float64(value: Fraction, field: str) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        en, zh = "makes a number leave float64", "使结果超出 float64 的范围"
+        raise InputError(en, zh, field=field, code="number_range") from None
+
+
+def _fraction(value: float) -> str | None:
+    return fraction_text(Fraction(value)) if math.isfinite(value) else None
+
+
+# ---- the weight
+
+
+def _weight(inputs: Inputs, weight: Fraction, update: Fraction) -> Weight:
+    form = FORMATS[inputs.dtype]
+    held = form.nearest(weight)
+    if not math.isfinite(held):
+        en, zh = f"is beyond the range of {inputs.dtype}", f"超出 {inputs.dtype} 的范围"
+        raise InputError(en, zh, field="weight", code="number_range")
+    start, way = Fraction(held), inputs.steps * update
+    aim = start + way
+    in_dtype = moved(start, update, inputs.steps, form)
+    master = moved(start, update, inputs.steps, _SINGLE).after
+    stored = form.nearest(Fraction(master)) if math.isfinite(master) else master
+    stood = {"stopped_after_steps": in_dtype.stopped}
+    return Weight(
+        start=held,
+        start_exact=fraction_text(start),
+        spacing=float(form.spacing(start)),
+        exact=_in_float64(aim, "update"),
+        exact_exact=fraction_text(aim),
+        schemes={
+            "in_dtype": _kept(in_dtype.after, start, way, form, **stood),
+            "float32_master": _kept(
+                stored, start, way, form, master=finite_or_name(master), master_exact=_fraction(master)
+            ),
+            "stochastic": _stochastic(start + update, aim, form),
+        },
+    )
+
+
+def _kept(after: float, start: Fraction, way: Fraction, form: FloatFormat, **more: Any) -> WeightScheme:
+    """A way that ends at `after`, where exact arithmetic would end at start + way."""
+    aim = start + way
+    if not math.isfinite(after):
+        return WeightScheme(
+            defined=False, reason="non_finite", matches_reference=False, after=finite_or_name(after), **more
+        )
+    reason: Reason | None = None
+    if not way or not aim:
+        reason = "zero_reference"
+    elif "stopped_after_steps" in more and more["stopped_after_steps"] is None:
+        reason = "not_reached"
+    return WeightScheme(
+        defined=True,
+        reason=reason,
+        matches_reference=after == form.nearest(aim),
+        after=after,
+        after_exact=_fraction(after),
+        ratio_to_reference=_in_float64(Fraction(after) / aim, "update") if aim else None,
+        moved_share=_in_float64((Fraction(after) - start) / way, "update") if way else None,
+        **more,
+    )
+
+
+def _stochastic(first: Fraction, aim: Fraction, form: FloatFormat) -> WeightScheme:
+    """Exact: the expectation after all steps, and the first step's two outcomes."""
+    beside = neighbours(first, form)
+    ends = {
+        "first_lower": finite_or_name(beside.lower),
+        "first_lower_exact": _fraction(beside.lower),
+        "first_upper": finite_or_name(beside.upper),
+        "first_upper_exact": _fraction(beside.upper),
+    }
+    if not (math.isfinite(beside.lower) and math.isfinite(beside.upper)):
+        return WeightScheme(defined=False, reason="non_finite", matches_reference=False, **ends)  # type: ignore[arg-type]
+    up = beside.probability_of_upper(first)
+    variance = up * (1 - up) * (Fraction(beside.upper) - Fraction(beside.lower)) ** 2
+    return WeightScheme(
+        defined=True,
+        reason=None if aim else "zero_reference",
+        matches_reference=True,
+        ratio_to_reference=1.0 if aim else None,
+        expected=_in_float64(aim, "update"),
+        expected_exact=fraction_text(aim),
+        first_upper_probability=float(up),
+        first_upper_probability_exact=fraction_text(up),
+        first_variance=float(variance),
+        first_variance_exact=fraction_text(variance),
+        **ends,  # type: ignore[arg-type]
+    )
+
+
+# ---- the sum
+
+
+def _accumulation(gradients: tuple[Fraction, ...], form: FloatFormat) -> Accumulation:
+    total = sum(gradients, Fraction(0))
+    narrow, wide = accumulated(gradients, form), accumulated(gradients, _SINGLE)
+    stored = form.nearest(Fraction(wide)) if math.isfinite(wide) else wide
+    finite = math.isfinite(narrow)
+    return Accumulation(
+        exact=_in_float64(total, "gradients"),
+        exact_exact=fraction_text(total),
+        in_dtype=finite_or_name(narrow),
+        in_dtype_exact=_fraction(narrow),
+        in_float32=finite_or_name(wide),
+        in_float32_exact=_fraction(wide),
+        in_float32_stored=finite_or_name(stored),
+        in_float32_stored_exact=_fraction(stored),
+        lost=_in_float64(total - Fraction(narrow), "gradients") if finite else None,
+        reason=None if finite else "non_finite",
+    )
+
+
+# ---- the scales
+
+
+def _magnitudes(rows: Sequence[Sequence[int | float | str]]) -> Amax:
+    """Exact magnitudes, as many microsteps on every rank; InputError names the place."""
+    if not rows or not rows[0]:
+        raise InputError("needs at least one magnitude", "至少要有一个数", field="amax", code="too_short")
+    if len(rows) > MAX_RANKS or sum(map(len, rows)) > MAX_CELLS:
+        en = f"holds more than {MAX_RANKS:,} ranks or {MAX_CELLS:,} cells"
+        raise InputError(en, f"超过 {MAX_RANKS:,} 个 rank 或 {MAX_CELLS:,} 格", field="amax", code="too_long")
+    amax: Amax = []
+    for r, row in enumerate(rows):
+        if len(row) != len(rows[0]):
+            en = f"of rank {r} has {len(row)} microsteps; every rank needs as many as the first"
+            zh = f"在 rank {r} 有 {len(row)} 个微步；每个 rank 应与第一个同样多"
+            raise InputError(en, zh, field=("amax", r), code="shape_mismatch")
+        amax.append([])
+        for k, cell in enumerate(row):
+            try:
+                amax[-1].append(not_negative(exact(cell)))
+            except InputError as error:
+                raise InputError(error.en, error.zh, field=("amax", r, k), code=error.code) from None
+    return amax
+
+
+def _float8(amax: Amax, inputs: Inputs) -> Float8:
+    form = FLOAT8[inputs.fp8]
+    taken = chosen_amax(amax)
+    right = taken["max_over_all"]
+    return Float8(
+        largest=form.largest,
+        schemes={name: _scaled(amax, tops, inputs.margin, form, tops == right) for name, tops in taken.items()},
+    )
+
+
+def _scaled(amax: Amax, tops: list[Fraction], margin: int, form: FloatFormat, right: bool) -> ScaleScheme:
+    if not all(tops):
+        return ScaleScheme(defined=False, reason="zero_count", matches_reference=False)
+    scales = [Fraction(form.largest) / top / Fraction(2) ** margin for top in tops]
+    cells = len(amax) * len(amax[0])
+    as_floats = [_in_float64(scale, "amax") for scale in scales]
+    if not all(as_floats):
+        raise InputError("makes a scale leave float64", "使缩放超出 float64 的范围", field="amax", code="number_range")
+    few = cells <= MAX_EXACT_CELLS
+    if few:
+        kept = kept_exactly(amax, scales, form)
+    else:
+        kept = kept_in_bulk(np.array([[float(cell) for cell in row] for row in amax]), np.array(as_floats), form)
+    if not np.isfinite(kept.values).all():
+        en, zh = "makes a kept value leave float64", "使留下的值超出 float64 的范围"
+        raise InputError(en, zh, field="amax", code="number_range")
+    spread = max(scales) / min(scales)
+    return ScaleScheme(
+        defined=True,
+        reason=None,
+        matches_reference=right,
+        scales=as_floats,
+        scales_exact=[fraction_text(scale) for scale in scales] if few else None,
+        scale_spread=_in_float64(spread, "amax"),
+        scale_spread_exact=fraction_text(spread),
+        largest_kept=kept.values if cells <= MAX_LISTED_CELLS else None,
+        largest_kept_exact=None
+        if kept.exact is None
+        else [[fraction_text(cell) for cell in row] for row in kept.exact],
+        saturated=kept.saturated,
+    )
