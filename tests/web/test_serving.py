@@ -148,7 +148,7 @@ def test_with_reload_a_saved_chapter_and_saved_code_show_by_themselves(checkout:
     chapter = next((checkout / "content" / "en").glob("10-*.md"))
     chapter.write_text(chapter.read_text().replace('\ntitle = "', '\ntitle = "Fresh: ', 1))
     assert "Fresh: " in body(running, "/en/gradient-scaling")
-    code = checkout / "app" / "main.py"
+    code = checkout / "app" / "web" / "pages" / "errors.py"
     code.write_text(code.read_text().replace("There is no such page", "Nothing is here"))
     deadline = time.monotonic() + 20
     while "Nothing is here" not in body(running, "/en/nothing") and time.monotonic() < deadline:

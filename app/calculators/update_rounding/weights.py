@@ -40,7 +40,7 @@ def moved(start: Fraction, update: Fraction, steps: int, form: FloatFormat) -> M
 
 def _steps_inside(weight: Fraction, change: Fraction, form: FloatFormat) -> int:
     """How many equal steps stay well inside the stretch of even spacing round a weight."""
-    size = form.spacing(weight) * 2 ** (form.digits - 1)
+    size = form.spacing(weight) * Fraction(2) ** (form.digits - 1)
     low, high = (size, 2 * size) if abs(weight) >= form.smallest_normal * 2 else (-2 * size, 2 * size)
     if weight < 0:
         low, high = -high, -low
