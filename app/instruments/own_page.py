@@ -129,14 +129,15 @@ def _expectation(fields: dict[str, str]) -> tuple[Expectation | None, list[Field
                 found[name] = from_json(fields.pop(name), allow_inf_nan=False)
             except ValueError as error:
                 refusals.append(FieldError((name,), "json_invalid", *not_json(error)))
-    if not isinstance(found.get("expected", {}), dict):
-        refusals.append(FieldError(("expected",), "dict_type", "must be an object", "应为对象"))
-    else:
-        try:
-            check(found.get("expected", {}))
-        except InputError as error:
-            refusals += refused(error).errors
-    if refusals or "expected" not in found:
+    if "expected" not in found:
+        return None, refusals
+    if not isinstance(found["expected"], dict):
+        return None, [*refusals, FieldError(("expected",), "dict_type", "must be an object", "应为对象")]
+    try:
+        check(found["expected"])
+    except InputError as error:
+        refusals += refused(error).errors
+    if refusals:
         return None, refusals
     return Expectation(found["expected"], numbers_in(found.get("tolerance"))), refusals
 

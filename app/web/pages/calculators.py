@@ -99,7 +99,7 @@ class CalculatorPages:
         return self._layout.page(request, "calculator.html", panel.status, **context)
 
     async def result(self, request: Request) -> Response:
-        lang, _ = self._layout.open(request)
+        lang = of_address(request)
         etag = state_tag(self._site.version.encode(), b"html", request.scope)
         headers = {"etag": etag.decode(), "cache-control": "public, max-age=60"}
         if request.method != "POST" and matches(request.scope, etag):
@@ -111,7 +111,7 @@ class CalculatorPages:
 
     async def more(self, request: Request) -> Response:
         """All numbers and the snippet of a state, as the page shows them folded."""
-        lang, _ = self._layout.open(request)
+        lang = of_address(request)
         shown = await self._shown(request, _calculator(request))
         if shown.view is None:
             return _html(self._site.panels.result(self._site.panels.result_panel(lang, shown)), 422, _UNKEPT)
@@ -119,7 +119,7 @@ class CalculatorPages:
 
     async def case(self, request: Request) -> Response:
         """The state as a file that this page opens again."""
-        lang, _ = self._layout.open(request)
+        lang = of_address(request)
         shown = await self._shown(request, _calculator(request))
         state = shown.body()
         if state is None:
