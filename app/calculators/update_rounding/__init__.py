@@ -15,7 +15,7 @@ Fractions are exact, beside them their nearest float64. Not modelled: momentum, 
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -27,14 +27,12 @@ from samestep.app.calculators.update_rounding.results import (
     ScaleScheme,
     SchemeName,
     StoredFormat,
-    Value,
     View,
     Weight,
     WeightScheme,
 )
 from samestep.app.calculators.update_rounding.scaling import (
     Amax,
-    ScaleName,
     chosen_amax,
     kept_exactly,
     kept_in_bulk,
@@ -54,11 +52,9 @@ from samestep.app.contract.models import (
     Inputs as InputsBase,
     Query as QueryBase,
     Reason,
-    Result as ResultBase,
-    Table,
     chosen,
 )
-from samestep.app.contract.numbers import NonFinite, as_json, exact, finite_or_name, fraction_text, not_negative
+from samestep.app.contract.numbers import as_json, exact, finite_or_name, fraction_text, not_negative
 from samestep.app.mathematics.float_formats import FLOAT8, FORMATS, Float8Name, FloatFormat
 
 MAX_STEPS = 10**6
