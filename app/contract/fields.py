@@ -20,8 +20,6 @@ from samestep.app.contract.numbers import (
     as_json,
     bounded,
     exact,
-    extended,
-    finite_or_name,
     not_negative,
     positive,
     whole,
@@ -199,7 +197,3 @@ def whole_rows(low: int, high: int) -> Form:
     """As RankRows, of whole numbers within bounds."""
     read = bounded(whole, low=low, high=high)
     return Form("matrix", _of_ranks(lambda value: rows_with(value, read)), _ROWS_SCHEMA, write_rows)
-
-
-Extended = Annotated[float, Form("number", extended, _EXTENDED_SCHEMA, finite_or_name)]
-"""A number that may be `inf`, `-inf` or `nan`."""
