@@ -44,11 +44,13 @@ def test_the_language_switch_keeps_the_panel_that_was_in_view_at_its_place(open_
     assert box is not None
     page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)  # a locator's click would scroll first
     page.wait_for_url("**/en/parallel-correctness*")
-    until(page, lambda: page.evaluate(AT_THE_LINE)[0] == panel)
-    name, top = page.evaluate(AT_THE_LINE)
-    height = page.locator(f"[data-panel={panel}]").bounding_box()["height"]  # type: ignore[index]
-    assert name == panel
-    assert (160 - top) / height == pytest.approx(0.6, abs=0.1)
+
+    def is_at_its_place() -> bool:
+        name, top = page.evaluate(AT_THE_LINE)
+        box = page.locator(f"[data-panel={panel}]").bounding_box()
+        return name == panel and box is not None and abs((160 - top) / box["height"] - 0.6) < 0.1
+
+    until(page, is_at_its_place)
 
 
 @pytest.mark.parametrize("height", [700, 1400])
