@@ -81,7 +81,18 @@ const takePlace = () => {
     sessionStorage.removeItem(PLACE);
     const block = location.hash === "#" + name && blocks.find((one) => nameOf(one) === name);
     const go = () => scrollBy(0, topOf(block) + share * (after(block) - topOf(block)) - LINE);
-    if (block) addEventListener("load", () => requestAnimationFrame(go), { once: true }); // the browser goes to the anchor first
+    // the browser goes to the anchor first, and late fonts move the text: for a second, or until the reader scrolls
+    let until = 0;
+    const settle = () => {
+      if (performance.now() > until) return;
+      go();
+      requestAnimationFrame(settle);
+    };
+    const begin = () => ((until = performance.now() + 1000), settle());
+    if (block) addEventListener("load", begin, { once: true });
+    for (const kind of ["wheel", "touchstart", "pointerdown", "keydown"]) {
+      addEventListener(kind, () => (until = 0), { once: true, passive: true });
+    }
   } catch {
     // nothing was kept, or it was not ours
   }
