@@ -125,5 +125,5 @@ def test_it_serves_its_chapters_templates_and_files(
     running = start_server(checkout=installed.project, command=[str(installed.commands / "samestep")])
     for path in ("/zh/parallel-correctness", "/en/calculators/info_nce", "/zh/search?q=theta", "/api/replica_ledger"):
         assert fetched(running.url + path)
-    (style,) = re.findall(r'href="([^"]+/css/page\.css)"', fetched(running.url + "/en/"))
+    (style,) = re.findall(r'href="([^"]+/css/\w+\.css)"', fetched(running.url + "/en/"))
     assert fetched(running.url + style)

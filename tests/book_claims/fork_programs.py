@@ -23,6 +23,7 @@ def run(file: Path) -> None:
     sys.stdout.flush()
     os.dup2(output, 1)
     os.close(output)
+    sys.stdout = os.fdopen(1, "w", buffering=1, encoding="utf-8", closefd=False)  # whole lines: two processes write
     names: dict[str, Any] = {"__name__": "__main__", "__file__": str(file)}
     try:
         exec(code, names)

@@ -42,13 +42,13 @@ def updates(logs: Mapping[int, RankLog], objective: str) -> list[UpdateReport]:
 
 
 def _tell_constants(known: Sequence[Evidence], said: Sequence[Said]) -> None:
-    """A factor without a name in update after update: if it follows N, the divisor does not."""
-    unnamed = [i for i, each in enumerate(said) if each.cause == "scale" and each.unnamed]
-    weights = [(said[i].value or 0.0) / mass(known[i]) for i in unnamed]
-    masses = [mass(known[i]) for i in unnamed]
-    if len(unnamed) < 2 or weighing.spread(np.array(masses)) < 0.01 or weighing.spread(np.array(weights)) > 1e-4:
+    """A factor that follows N in update after update comes from a divisor that does not, whatever its name."""
+    scaled = [i for i, each in enumerate(said) if each.cause == "scale"]
+    weights = [(said[i].value or 0.0) / mass(known[i]) for i in scaled]
+    masses = [mass(known[i]) for i in scaled]
+    if len(scaled) < 2 or weighing.spread(np.array(masses)) < 0.01 or weighing.spread(np.array(weights)) > 1e-4:
         return
-    for i in unnamed:
+    for i in scaled:
         said[i].cause = "constant_denominator"
         said[i].sentence = filled(OWN["constant_denominator"].sentence, value=said[i].factor or "")
 

@@ -123,7 +123,7 @@ def _scaled(pattern: Pattern) -> Said:
         "zh": "；或者".join(dict.fromkeys(each["zh"] for each in usual)),
     }
     said = found("scale", factor=" = ".join(pattern.names) or pattern.name, usual=several)
-    said.factor, said.value, said.unnamed = pattern.name, pattern.factor, not pattern.names
+    said.factor, said.value = pattern.name, pattern.factor
     return said
 
 

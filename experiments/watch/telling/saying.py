@@ -23,7 +23,6 @@ class Said:
     cause: str | None = None
     factor: str | None = None
     value: float | None = None
-    unnamed: bool = False
     evidence: list[Text] = field(default_factory=list)
 
 
