@@ -64,7 +64,7 @@ _SINGLE = FORMATS["float32"]
 
 Steps = Annotated[int, whole_number(1, MAX_STEPS)]
 Margin = Annotated[int, whole_number(-MAX_MARGIN, MAX_MARGIN)]
-Gradients = Annotated[tuple[Fraction, ...] | None, numbers(most=MAX_GRADIENTS).optional()]
+Gradients = Annotated[tuple[Fraction, ...] | None, numbers().optional()]
 OptionalReal = Annotated[Real | None, OrBlank]
 
 _MAGNITUDES: list[list[int | float | str]] = [[12, 3, 5, 2]]
@@ -84,9 +84,12 @@ class Inputs(InputsBase):
     margin: Margin = 0
 
     @model_validator(mode="after")
-    def _has_an_update(self) -> "Inputs":
+    def _fits(self) -> "Inputs":
         if self.weight is not None and self.update is None:
             raise InputError("is blank: the weight needs one", "为空：权重需要一个更新量", field="update", code="blank")
+        if self.gradients is not None and len(self.gradients) > MAX_GRADIENTS:
+            en, zh = f"has more than {MAX_GRADIENTS:,} entries", f"超过 {MAX_GRADIENTS:,} 项"
+            raise InputError(en, zh, field="gradients", code="too_long")
         return self
 
 
