@@ -3,6 +3,7 @@
 import copy
 import json
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -85,7 +86,7 @@ def bodies(calculator: Calculator) -> list[dict[str, Any]]:
     body = states.of_query(calculator, {}).body
     for name, value in body.items():
         if isinstance(value, str) and "," in value and states.body_fields(calculator)[name].kind == "list":
-            body[name] = [float(cell) for row in split_rows(value) for cell in row]
+            body[name] = [float(Fraction(cell)) for row in split_rows(value) for cell in row]
     kind = KINDS.get(calculator.name, calculator.name)
     known = fields_of(calculator, panel=False)
     return [body, *(case["inputs"] for case in cases(kind).values() if case["inputs"].keys() <= known)]
