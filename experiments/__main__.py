@@ -13,15 +13,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from samestep.app.evidence.bags import Json, Library, Result, UnknownEvidenceError
-from samestep.experiments import corpus, publish, runs, verify
+from samestep.experiments import corpus
 from samestep.experiments.audit import command as audit_command
+from samestep.experiments.commands import publish, runs, verify
+from samestep.experiments.commands.report import Progress, print_result
 from samestep.experiments.conformance.frameworks import FRAMEWORKS
 from samestep.experiments.conformance.releases import CannotMeasureError
 from samestep.experiments.conformance.scenarios import SCENARIOS
 from samestep.experiments.ranks import torchrun, world
 from samestep.experiments.ranks.parent import RunFailedError
 from samestep.experiments.registry import Experiment, experiments
-from samestep.experiments.report import Progress, print_result
 from samestep.experiments.watch import command as watch_command
 
 HOLDS, FAILS, CANNOT = 0, 1, 2

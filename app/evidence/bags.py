@@ -1,6 +1,6 @@
 """Published evidence: what a bag holds, whether it is still whole, and its files as they may be served.
 
-The writer (`experiments.publish`) imports the schema from here, so that it exists once.
+The writer (`experiments.commands.publish`) imports the schema from here, so that it exists once.
 
 A bag is a folder `content/evidence/NAME/` in BagIt 1.0 layout (RFC 8493):
 

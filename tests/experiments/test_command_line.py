@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from samestep.app.evidence.bags import Row
-from samestep.experiments import __main__ as lab, runs
+from samestep.experiments import __main__ as lab
+from samestep.experiments.commands import runs
+from samestep.experiments.commands.report import Progress, print_result
 from samestep.experiments.ranks.launch import Step
 from samestep.experiments.registry import ROOT, experiments
-from samestep.experiments.report import Progress, print_result
 
 EXPERIMENTS = (
     "audit_walkthrough",
@@ -94,7 +95,7 @@ def test_what_cannot_run_says_why_and_ends_with_2(
 def test_what_runs_long_gets_processes_of_its_own_and_training_is_not_part_of_all() -> None:
     launches = runs.plan(runs.chosen([], True, training=False), None)
     assert [[each.name for each in launch.experiments] for launch in launches] == [
-        ["clip_ownership", "fsdp_timeline", "gradient_scaling", "info_nce"],
+        ["clip_ownership", "fsdp_timeline", "gradient_scaling", "info_nce", "no_sync_timeline"],
         ["audit_walkthrough"],
         ["conformance"],
         ["watch_walkthrough"],

@@ -15,7 +15,7 @@ import bagit
 import pytest
 
 from samestep.app.evidence.bags import Library, Result, Row
-from samestep.experiments import publish
+from samestep.experiments.commands import publish
 from samestep.experiments.registry import ROOT, experiments
 
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from samestep.app.evidence.bags import Library, sha256_of
-from samestep.experiments import verify
-from samestep.experiments.publish import write_tags
+from samestep.experiments.commands import verify
+from samestep.experiments.commands.publish import write_tags
 from samestep.experiments.registry import ROOT, experiments
 
 NAME = "clip_ownership"

@@ -5,7 +5,7 @@ from typing import Any, cast
 import pytest
 
 from samestep.app.evidence.bags import Result
-from samestep.experiments.verify import Comparison, in_common
+from samestep.experiments.commands.verify import Comparison, in_common
 
 
 def measured(**versions: str) -> Result:

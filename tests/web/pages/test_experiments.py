@@ -34,7 +34,7 @@ from samestep.app.main import create_app
 from samestep.app.rendering import scales
 from samestep.app.web.pages.chapters import evidence_of
 from samestep.app.web.site import Settings, Site
-from samestep.experiments.publish import write_tags
+from samestep.experiments.commands.publish import write_tags
 from tests.kit import by_id, text_of
 
 ROOT = Path(__file__).parents[3]

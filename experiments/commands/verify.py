@@ -27,7 +27,7 @@ from samestep.app.evidence.bags import (
 )
 from samestep.app.paths import folder
 from samestep.experiments import calculated
-from samestep.experiments.publish import BUILD_TYPE, PREDICATE, STATEMENT, relative_name
+from samestep.experiments.commands.publish import BUILD_TYPE, PREDICATE, STATEMENT, relative_name
 from samestep.experiments.registry import ROOT, Experiment
 from samestep.experiments.tensors import describe, largest_difference, load
 
