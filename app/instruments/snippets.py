@@ -217,6 +217,7 @@ _EXCEPTIONS: dict[str, Callable[[Any], bool]] = {
     "framework_recipe": lambda inputs: sum(map(sum, inputs.counts)) > _LARGEST_TENSOR,
     "gradient_scaling": lambda i: i.batch > _LARGEST_TENSOR or i.micro_batches * i.replicas > _MANY_STEPS,
     "label_count": lambda inputs: inputs.pad_id == -100 or _tokens_of_rows(inputs) > _LARGEST_TENSOR,
+    "no_sync_timeline": lambda i: i.unused != "nowhere" and not i.find_unused_parameters,
     "objective_weights": lambda i: sum(sum(cell) for row in i.sequences for cell in row) > _LARGEST_TENSOR,
     "ratio_fingerprint": lambda inputs: inputs.P * inputs.K > _LARGEST_TENSOR,
     "schedule_clock": lambda i: i.P * i.batches * i.epochs > _MANY_STEPS,

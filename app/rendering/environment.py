@@ -38,6 +38,7 @@ REASONS: dict[str, tuple[str, str]] = {
     "zero_reference": ("参考值为 0，比值没有定义", "the reference is 0, so there is no ratio"),
     "non_finite": ("含 inf 或 nan", "contains inf or nan"),
     "not_reached": ("训练结束前没有到达", "the run ends before"),
+    "not_reduced": ("从未归约，.grad 仍是 None", "never reduced: .grad is still None"),
 }
 """Why a number is missing, in words, by reason code."""
 
