@@ -32,6 +32,8 @@ _SMALLEST, _LARGEST = 1e-100, 1e100
 _WIDTH = 84
 _LARGEST_TENSOR = 1_000_000
 _MANY_STEPS = 10_000
+_MANY_LOCAL_STEPS = 1_000
+"""Steps of all replicas: a program takes each of them with torch, by eight rules."""
 _WHOLE = 2**53
 """Whole numbers beyond are written as float64 ones."""
 
@@ -218,6 +220,7 @@ _EXCEPTIONS: dict[str, Callable[[Any], bool]] = {
     "gradient_scaling": lambda i: i.batch > _LARGEST_TENSOR or i.micro_batches * i.replicas > _MANY_STEPS,
     "label_count": lambda inputs: inputs.pad_id == -100 or _tokens_of_rows(inputs) > _LARGEST_TENSOR,
     "no_sync_timeline": lambda i: i.unused != "nowhere" and not i.find_unused_parameters,
+    "local_updates": lambda i: len(i.targets) * i.local_steps * i.rounds > _MANY_LOCAL_STEPS,
     "objective_weights": lambda i: sum(sum(cell) for row in i.sequences for cell in row) > _LARGEST_TENSOR,
     "ratio_fingerprint": lambda inputs: inputs.P * inputs.K > _LARGEST_TENSOR,
     "schedule_clock": lambda i: i.P * i.batches * i.epochs > _MANY_STEPS,

@@ -28,6 +28,7 @@ CHAPTERS = (
     "140-fsdp-lifecycle",
     "150-batch-noise",
     "160-finetuning-budget",
+    "165-local-updates",
     "170-tiny-language-model",
     "900-sources-and-scope",
 )

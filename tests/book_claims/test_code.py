@@ -49,6 +49,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
         "repairs": with_both_repairs(counted, drift=False),
         "drifted": with_both_repairs(counted, drift=True),
         "seen": with_a_factor_on_the_layer(programs("140-fsdp-lifecycle")[0]),
+        "rounds": with_one_pass_a_round(programs("165-local-updates")[0]),
     }
     return run_together(tmp_path_factory.mktemp("programs"), named)
 
@@ -84,6 +85,22 @@ def with_a_factor_on_the_layer(code: str) -> str:
     assert code.count(end) == 1
     line = '    show("1/N, factor 1 on layer", reduced(x, rank, 1 / N, lambda model: [model.layer]))'
     return code.replace(end, f"{line}\n{end}")
+
+
+def with_one_pass_a_round(code: str) -> str:
+    """The program of chapter 165 with what its exercise asks for in front: local steps in proportion to the samples."""
+    step, start = "        for _ in range(steps):\n            inner.zero_grad()", "    runs = {\n"
+    assert (code.count(step), code.count(start)) == (1, 1)
+    proportional = code[code.index("def local(") : code.index("def check(")].replace("def local(", "def passes(")
+    proportional = proportional.replace("range(steps)", "range(steps * len(y))")
+    compared = """    one = synchronous(x, y, 1, lr=1e-4)
+    for means in (local, passes):
+        for weight_of in (alike, weight_by_samples):
+            cosine = torch.cosine_similarity(means(x, y, 1, 1, weight_of, lr=1e-4), one, dim=0)
+            if rank == 0:
+                print(means.__name__, weight_of.__name__, cosine.item())
+"""
+    return code.replace("def check(", f"{proportional}def check(").replace(start, f"{compared}{start}")
 
 
 def counts_of_scale(ran: Ran) -> dict[str, list[float]]:
@@ -239,3 +256,22 @@ def test_chapter_170_its_questions_answer_for_a_small_training() -> None:
     for left_out in ("model", "optimizer", "draws"):
         kept = tuple(part for part in ("model", "optimizer", "draws") if part != left_out)
         assert not resumes(start, step, kept), left_out  # type: ignore[operator]
+
+
+def test_chapter_165_one_local_step_is_the_synchronous_one_and_a_turned_sign_raises_the_loss(
+    ran: dict[str, Ran],
+) -> None:
+    assert ran["rounds"].error == ""
+    lines = re.findall(r"^(.+?) +off by (\S+) +loss (\S+)", ran["rounds"].out, re.MULTILINE)
+    off, loss = ({name: float(line[place]) for name, *line in lines} for place in (0, 1))
+    assert off.pop("1 step") < 1e-14
+    assert min(off.values()) > 0.01
+    assert loss["4 steps, outer"] < loss["4 steps"] < 1 < loss["4 steps, sign turned"]
+
+
+def test_chapter_165_steps_in_proportion_to_samples_want_a_plain_mean(ran: dict[str, Ran]) -> None:
+    found = dict(re.findall(r"^(\w+ \w+) ([\d.]+)$", ran["rounds"].out, re.MULTILINE))
+    assert float(found["passes alike"]) > 1 - 1e-6
+    assert float(found["local weight_by_samples"]) > 1 - 1e-6
+    assert f"{float(found['passes weight_by_samples']):.2f}" == "0.94"
+    assert float(found["local alike"]) < 0.99
