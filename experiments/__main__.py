@@ -17,6 +17,7 @@ from samestep.experiments import corpus
 from samestep.experiments.audit import command as audit_command
 from samestep.experiments.commands import publish, runs, verify
 from samestep.experiments.commands.report import Progress, print_result
+from samestep.experiments.conformance.families import FAMILIES
 from samestep.experiments.conformance.frameworks import FRAMEWORKS
 from samestep.experiments.conformance.releases import CannotMeasureError
 from samestep.experiments.conformance.scenarios import SCENARIOS
@@ -26,6 +27,8 @@ from samestep.experiments.registry import Experiment, experiments
 from samestep.experiments.watch import command as watch_command
 
 HOLDS, FAILS, CANNOT = 0, 1, 2
+EVERYTHING: dict[str, Json] = {"releases": "listed", "families": "listed", "stored": True}
+"""What is published of conformance: all of it, with what was measured on the way here by the same sources."""
 REFUSALS = (runs.CannotRunError, RunFailedError, publish.RefusedError, corpus.CorpusError, CannotMeasureError)
 
 
@@ -59,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     running.add_argument("--corpus", type=Path, metavar="DIR", default=corpus.FOLDER, help="the frozen text")
     conformance = running.add_argument_group("conformance", "which of its measurements; each may be given repeatedly")
     conformance.add_argument("--framework", action="append", choices=FRAMEWORKS, metavar="NAME")
+    conformance.add_argument("--family", action="append", choices=FAMILIES, metavar="NAME", help="in its environment")
     conformance.add_argument("--scenario", action="append", choices=SCENARIOS, metavar="A…F")
     conformance.add_argument("--reader", choices=("update", "watch"), help="watch: read the same runs by watch, too")
     conformance.add_argument("--version", action="append", metavar="PACKAGE==X", help="beside what is installed")
@@ -125,7 +129,7 @@ def run(options: argparse.Namespace) -> int:
     weights = runs.weights_for(wanted, options.weights)
     narrowed = {
         name: getattr(options, name)
-        for name in ("framework", "scenario", "version", "reader")
+        for name in ("framework", "family", "scenario", "version", "reader")
         if getattr(options, name)
     }
     if narrowed and "conformance" not in {each.name for each in wanted}:
@@ -170,7 +174,7 @@ def publish_(options: argparse.Namespace) -> int:
         inputs = [*sorted(weights.glob("*.safetensors")), weights / "tokenizer.json"] if weights else []
         started = datetime.now(UTC)
         with _place(None) as place, Progress() as progress:
-            results = runs.perform(launch, place, {**_weights(weights), "releases": "listed"}, progress)
+            results = runs.perform(launch, place, {**_weights(weights), **EVERYTHING}, progress)
             code = max(code, _verdict(results))
             if publish.clean_commit() != commit:
                 raise publish.RefusedError("the checkout moved to another commit while the experiments ran")
@@ -224,7 +228,7 @@ def _repeat(library: Library, wanted: Sequence[Experiment]) -> dict[str, bool]:
     with _place(None) as place, Progress() as progress:
         for asked, members in groups.items():
             for launch in runs.plan(members, asked):
-                runs.perform(launch, place, {**_weights(weights), "releases": "cached"}, progress)
+                runs.perform(launch, place, {**_weights(weights), "releases": "cached", "families": "cached"}, progress)
         for experiment in wanted:
             comparison = verify.compare(library.bag(experiment.name), place / experiment.name)
             verdicts[experiment.name] = comparison.holds

@@ -92,17 +92,18 @@ class Row(TypedDict):
 class ConformanceRow(Row):
     """What one setting of a framework did in one scenario (`experiments.conformance`); `case` is the scenario.
 
-    `kind` says what was measured: `coefficients` of tokens, `state` before and after, `clipping`, or a `contrastive`
-    gradient; `values` has the numbers. `coefficients[r][k]` is that of a token in micro-batch k of rank r, null without
-    tokens; null as a whole for other kinds. `candidates` lists every rule that gives these numbers in this scenario,
-    `verdict` what is left in the light of the setting's other scenarios. `packages` are the versions it ran with.
+    `kind` says what was measured: `coefficients` of tokens, `state` before and after, `clipping`, a `contrastive` or a
+    `sharded` gradient, or `counters`; `values` has the numbers, of several sequences a micro-batch each one's too.
+    `coefficients[r][k]` is that of a token in micro-batch k of rank r, null without tokens; null as a whole for other
+    kinds. `candidates` lists every rule that gives these numbers in this scenario, `verdict` what is left in the light
+    of the setting's other scenarios. `packages` are the versions it ran with.
     """
 
     framework: str
     setting: str
     version: str
     scenario: str
-    kind: Literal["coefficients", "state", "clipping", "contrastive"]
+    kind: Literal["coefficients", "state", "clipping", "contrastive", "sharded", "counters"]
     coefficients: list[list[float | None]] | None
     residual: float | None
     verdict: str

@@ -19,11 +19,12 @@ from typing import ClassVar, Protocol
 from samestep.app.evidence.bags import Text
 from samestep.experiments.conformance.scenarios import Kind, Scenario
 
-Cells = tuple[tuple[float, ...], ...]
+Cells = tuple[tuple[float, ...], ...] | tuple[tuple[tuple[float, ...], ...], ...]
 Expected = str | Cells | Mapping[str, float | None]
 """What a setting does in a scenario: the name of a verdict, such as `global_token_mean`, `microbatch_equal*1/K`,
-`dropped` (see `classifier` and `verdicts`); for what has no name, the coefficient of a token in each cell [r][k]; or
-the factor of every group of a contrastive measurement, None where the gradient has another direction."""
+`dropped` (see `rules` and `verdicts`); for what has no name, the coefficient of a token in each cell [r][k], or in each
+sequence [r][k][s]; or the factor of every group of a contrastive measurement, None where the gradient has another
+direction."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +54,14 @@ class Coefficients:
 
     `residual`: relative length of the part of the update that no re-weighting of token gradients explains.
     `later`: the same for the update after this window, where one was made; tokens in it have leaked.
+    `positions`: how many a sequence has with its padding, or at most, where a loss may divide by that.
     """
 
     kind: ClassVar[Kind] = Kind.COEFFICIENTS
     tokens: list[list[list[float]]]
     residual: float
     later: list[list[list[float]]] | None = None
+    positions: int | None = None
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,31 @@ class Contrastive:
     groups: Mapping[str, Proportion]
 
 
-Measurement = Coefficients | StateChange | Clipping | Contrastive
+@dataclass(frozen=True)
+class Sharded(Contrastive):
+    """The same for a model whose parts are on several ranks: measured gradient ÷ gradient of one process.
+
+    Groups: of parameters, by name.
+    """
+
+    kind: ClassVar[Kind] = Kind.SHARDED
+
+
+@dataclass(frozen=True)
+class Counters:
+    """What a counter says after a run, beside the parameter updates that were made in it.
+
+    `counter`: whose it is, `scheduler` or `adam`. `rates`: the learning rate of each update, where that is what counts.
+    """
+
+    kind: ClassVar[Kind] = Kind.COUNTERS
+    counter: str
+    updates: int
+    count: int
+    rates: list[float] = field(default_factory=list)
+
+
+Measurement = Coefficients | StateChange | Clipping | Contrastive | Counters
 
 
 class Adapter(Protocol):

@@ -12,6 +12,7 @@ An error is not caught: the parent finds the last task that was begun, and the t
 """
 
 import json
+import platform
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -33,14 +34,13 @@ def main(post: Post) -> None:
 
 
 def measure(job: Mapping[str, Any], post: Post) -> None:
-    import torch
+    if job["torch"]:
+        import torch
 
-    from samestep.experiments.measured import environment
-
-    torch.set_num_threads(1)
+        torch.set_num_threads(1)
     adapter: Any = import_module(job["adapter"])
     getattr(adapter, "prepare", lambda: None)()
-    packages = {name: version(name).partition("+")[0] for name in dict.fromkeys((*job["packages"], "torch"))}
+    packages = {name: version(name).partition("+")[0] for name in dict.fromkeys((*job["packages"], *job["torch"]))}
     settings: Sequence[Setting] = adapter.SETTINGS
     chosen = {setting.id: expectations(setting, packages[job["packages"][0]], job["default"]) for setting in settings}
     tasks = [(name, scenario) for name, expected in chosen.items() for scenario in expected]
@@ -55,11 +55,12 @@ def measure(job: Mapping[str, Any], post: Post) -> None:
         if reason := unavailable(task[0]):
             post.say(unavailable=task, reason=reason)
             continue
-        torch.manual_seed(0)
+        if job["torch"]:
+            torch.manual_seed(0)
         with watching(job["watch"], task):
             measurement = adapter.run(task[0], SCENARIOS[task[1]], post.rank, post.size)
         post.say(done=task, measurement=described_measurement(measurement))
-    post.say(environment=environment())
+    post.say(environment=surroundings(job["torch"]))
 
 
 def expectations(setting: Setting, version: str, pinned: bool) -> Mapping[str, Any]:
@@ -67,6 +68,15 @@ def expectations(setting: Setting, version: str, pinned: bool) -> Mapping[str, A
     if version in setting.releases:
         return setting.releases[version]
     return setting.expected if pinned else dict.fromkeys(setting.expected)
+
+
+def surroundings(torch: Sequence[str]) -> Mapping[str, Any]:
+    """What the last bits of a number may depend on; where there is no torch, which Python it was."""
+    if not torch:
+        return {"python": platform.python_version()}
+    from samestep.experiments.measured import environment
+
+    return environment()
 
 
 def described_measurement(measurement: Measurement | None) -> Mapping[str, Any] | None:

@@ -1,76 +1,35 @@
 """Which rule gives the measured coefficients, and which other rules would give the same ones in that scenario.
 
-With n[r][k] valid labels, N of them in all, P processes and K̂ micro-batches that are there (K as configured):
-
-    global_token_mean    every token 1/N
-    replica_equal        1 / (P · Σ_k n[r][k]): the mean of every rank's token mean
-    microbatch_equal     1 / (P · K̂ · n[r][k]): the mean of every micro-batch's token mean
-
-An empty rank or micro-batch keeps its place in P and K̂. Each rule may be scaled by a factor that has a name (`SCALES`).
-A *candidate* is a rule with a scale, `microbatch_equal*1/K`. One scenario seldom tells all candidates apart: with one
-micro-batch a rank, the second and third rule are the same, and the fourth scale is the second. So all that fit are
+A *candidate* is a rule with a factor that has a name, `microbatch_equal*1/K` (see `rules`). One scenario seldom tells
+all candidates apart: with one micro-batch a rank, ranks and micro-batches are the same, and K is 1. So all that fit are
 listed, and what a setting does is what fits in all of its scenarios (`Resolution`).
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 
+from samestep.experiments.conformance.rules import PER_UPDATE, RULES, SCALES, asked, candidates, rule, weights
 from samestep.experiments.conformance.scenarios import SCENARIOS, Scenario
 
 Tokens = Sequence[Sequence[Sequence[float]]]
-RULES = ("global_token_mean", "replica_equal", "microbatch_equal")
+"""Coefficients [r][k][i] of the tokens of a cell, one sequence after the other."""
+Cells = Sequence[Sequence[Sequence[float]]]
+"""Of a token in each sequence [r][k][s]."""
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """P, K as configured, N."""
-
-    processes: int
-    accumulation: int
-    total: int
+def coefficients(candidate: str, scenario: Scenario, positions: int | None = None) -> list[list[list[float]]]:
+    """What a candidate (`rule` or `rule*scale`) gives a token of each sequence; `dropped` and `leaking` give 0."""
+    found = weights(candidate, scenario, positions)
+    return [[[float(value) for value in cell] for cell in rank] for rank in found]
 
 
-SCALES: dict[str, Callable[[Sizes], Fraction]] = {
-    "1": lambda size: Fraction(1),
-    "P": lambda size: Fraction(size.processes),
-    "K": lambda size: Fraction(size.accumulation),
-    "P*K": lambda size: Fraction(size.processes * size.accumulation),
-    "1/P": lambda size: Fraction(1, size.processes),
-    "1/K": lambda size: Fraction(1, size.accumulation),
-    "1/(P*K)": lambda size: Fraction(1, size.processes * size.accumulation),
-    "N": lambda size: Fraction(size.total),
-    "N/P": lambda size: Fraction(size.total, size.processes),
-    "N/(P*K)": lambda size: Fraction(size.total, size.processes * size.accumulation),
-}
-
-
-def sizes(scenario: Scenario) -> Sizes:
-    return Sizes(len(scenario.counts), scenario.accumulation, scenario.total)
-
-
-def rule(name: str, scenario: Scenario) -> list[list[Fraction]]:
-    """The coefficient of a token in each cell [r][k]; 0 in an empty one, which has no token."""
-    counts, processes = scenario.counts, len(scenario.counts)
-    divisors = {
-        "global_token_mean": [[scenario.total for _ in rank] for rank in counts],
-        "replica_equal": [[processes * sum(rank) for _ in rank] for rank in counts],
-        "microbatch_equal": [[processes * len(rank) * n for n in rank] for rank in counts],
-    }[name]
+def of_cells(cells: Sequence[Sequence[float]], scenario: Scenario) -> list[list[list[float]]]:
+    """One coefficient a cell, for each of its sequences."""
     return [
-        [Fraction(1, divisor) if n else Fraction(0) for n, divisor in zip(rank, line, strict=True)]
-        for rank, line in zip(counts, divisors, strict=True)
+        [[value] * len(lengths) for value, lengths in zip(line, rank, strict=True)]
+        for line, rank in zip(cells, scenario.sequences, strict=True)
     ]
-
-
-def coefficients(candidate: str, scenario: Scenario) -> list[list[float]]:
-    """What a candidate (`rule` or `rule*scale`) gives a token of each cell; `dropped` and `leaking` give 0."""
-    if candidate in ("dropped", "leaking"):
-        return [[0.0 for _ in rank] for rank in scenario.counts]
-    name, _, scale = candidate.partition("*")
-    factor = SCALES[scale or "1"](sizes(scenario))
-    return [[float(factor * value) for value in rank] for rank in rule(name, scenario)]
 
 
 @dataclass(frozen=True)
@@ -84,29 +43,53 @@ class Finding:
     nearest: Mapping[str, float] | None = None
 
 
-def cell_means(tokens: Tokens) -> list[list[float | None]]:
-    """[r][k], None for a cell without tokens."""
-    return [[sum(cell) / len(cell) if cell else None for cell in rank] for rank in tokens]
+def by_sequence(tokens: Tokens, scenario: Scenario) -> list[list[list[list[float]]]]:
+    """The coefficients of each sequence [r][k][s][i]."""
+    found: list[list[list[list[float]]]] = []
+    for rank, lines in zip(tokens, scenario.sequences, strict=True):
+        found.append([])
+        for cell, lengths in zip(rank, lines, strict=True):
+            values = iter(cell)
+            found[-1].append([[next(values) for _ in range(n)] for n in lengths])
+    return found
 
 
-def spread(tokens: Tokens) -> float:
-    """Largest difference between two tokens of one cell."""
-    return max((max(cell) - min(cell) for rank in tokens for cell in rank if cell), default=0.0)
+def means(values: Sequence[Sequence[Sequence[float]]]) -> list[list[float | None]]:
+    """The mean of each innermost list, None for one without tokens."""
+    return [[sum(cell) / len(cell) if cell else None for cell in rank] for rank in values]
 
 
-def distance(tokens: Tokens, wanted: Sequence[Sequence[float]]) -> float | None:
-    """Largest difference of any token from what its cell should give; None when something is not finite."""
-    away = [
-        abs(value - target)
-        for rank, line in zip(tokens, wanted, strict=True)
-        for cell, target in zip(rank, line, strict=True)
-        for value in cell
-    ]
+def spread(tokens: Tokens, scenario: Scenario) -> float:
+    """Largest difference between two tokens of one sequence."""
+    each = (values for rank in by_sequence(tokens, scenario) for cell in rank for values in cell if values)
+    return max((max(values) - min(values) for values in each), default=0.0)
+
+
+def distance(tokens: Tokens, wanted: Cells, scenario: Scenario) -> float | None:
+    """Largest difference of any token from what its sequence should give; None when something is not finite."""
+    away = [abs(value - target) for value, target in _beside(tokens, wanted, scenario)]
     return max(away, default=0.0) if all(map(math.isfinite, away)) else None
 
 
-def classify(tokens: Tokens, scenario: Scenario, tolerance: float, later: Tokens | None = None) -> Finding:
-    """Everything that gives these coefficients in this scenario, up to `tolerance`."""
+def _beside(tokens: Tokens, wanted: Cells, scenario: Scenario) -> Iterator[tuple[float, float]]:
+    """Every token's coefficient, and what its sequence should give."""
+    for rank, line in zip(by_sequence(tokens, scenario), wanted, strict=True):
+        for cell, targets in zip(rank, line, strict=True):
+            for values, target in zip(cell, targets, strict=True):
+                yield from ((value, target) for value in values)
+
+
+def classify(
+    tokens: Tokens,
+    scenario: Scenario,
+    tolerance: float,
+    later: Tokens | None = None,
+    positions: int | None = None,
+) -> Finding:
+    """Everything that gives these coefficients in this scenario, up to `tolerance`.
+
+    `positions`: how many a sequence has with its padding, where that is known.
+    """
     flat = [value for rank in tokens for cell in rank for value in cell]
     if not all(map(math.isfinite, flat)):
         return Finding("undefined", frozenset({"undefined"}))
@@ -116,60 +99,55 @@ def classify(tokens: Tokens, scenario: Scenario, tolerance: float, later: Tokens
         return Finding(name, frozenset({name}))
     fitting = frozenset(
         candidate
-        for candidate in all_candidates()
-        if (away := distance(tokens, coefficients(candidate, scenario))) is not None and away <= tolerance
+        for candidate in candidates(scenario, positions)
+        if (away := distance(tokens, coefficients(candidate, scenario, positions), scenario)) is not None
+        and away <= tolerance
     )
     if fitting:
         return Finding(said(fitting, scenario), fitting)
-    return Finding("other", nearest=_proportional(tokens, scenario, tolerance) or None)
+    return Finding("other", nearest=_proportional(tokens, scenario, tolerance, positions) or None)
 
 
-def all_candidates() -> list[str]:
-    """Rules with scales; a factor N makes sense for the sum over all tokens only."""
-    pairs = [(name, scale) for name in RULES for scale in SCALES if name == RULES[0] or not scale.startswith("N")]
-    return [name if scale == "1" else f"{name}*{scale}" for name, scale in pairs]
-
-
-def _proportional(tokens: Tokens, scenario: Scenario, tolerance: float) -> dict[str, float]:
+def _proportional(tokens: Tokens, scenario: Scenario, tolerance: float, positions: int | None) -> dict[str, float]:
     """The rules that the coefficients are a multiple of, with a factor that has no name here."""
     found = {}
-    flat = [value for rank in tokens for cell in rank for value in cell]
-    for name in RULES:
-        wanted = rule(name, scenario)
-        reference = [
-            float(target)
-            for rank, line in zip(tokens, wanted, strict=True)
-            for cell, target in zip(rank, line, strict=True)
-            for _ in cell
-        ]
-        factor = sum(a * b for a, b in zip(flat, reference, strict=True)) / sum(b * b for b in reference)
-        if all(abs(a - factor * b) <= tolerance for a, b in zip(flat, reference, strict=True)):
+    for name in asked(scenario, positions):
+        wanted = [[list(map(float, cell)) for cell in rank] for rank in rule(name, scenario, positions)]
+        pairs = list(_beside(tokens, wanted, scenario))
+        factor = sum(a * b for a, b in pairs) / sum(b * b for _, b in pairs)
+        if all(abs(a - factor * b) <= tolerance for a, b in pairs):
             found[name] = factor
     return found
 
 
-def said(candidates: Iterable[str], scenario: Scenario) -> str:
+def said(given: Iterable[str], scenario: Scenario) -> str:
     """Candidates as a verdict names them: unscaled ones alone if there are any, each factor by its shortest name."""
-    listed = listing(candidates, scenario)
+    listed = listing(given, scenario)
     return " | ".join([each for each in listed if "*" not in each] or listed)
 
 
-def listing(candidates: Iterable[str], scenario: Scenario) -> list[str]:
+def listing(given: Iterable[str], scenario: Scenario) -> list[str]:
     """In the order of the rules, each factor by its shortest name (with K = 1, `P*K` is P), those without one first."""
     named: dict[tuple[str, str], str] = {}
-    given, size = set(candidates), sizes(scenario)
-    for candidate in all_candidates():
-        if candidate in given:
+    left = set(given)
+    for candidate in (name if scale == "1" else f"{name}*{scale}" for name in (*RULES, PER_UPDATE) for scale in SCALES):
+        if candidate in left:
+            left.remove(candidate)
             name, _, scale = candidate.partition("*")
-            shortest = scale or "1"
-            if size.accumulation == 1:
-                shortest = _WITHOUT_K.get(shortest, shortest)
+            shortest = _shortest(scale or "1", scenario)
             named.setdefault((name, shortest), name if shortest == "1" else f"{name}*{shortest}")
-    other = sorted(given - set(all_candidates()))
-    return sorted(named.values(), key=lambda each: "*" in each) + other
+    return sorted(named.values(), key=lambda each: "*" in each) + sorted(left)
+
+
+def _shortest(scale: str, scenario: Scenario) -> str:
+    """A factor's name without the symbols that are 1 in this scenario."""
+    if scenario.accumulation == 1:
+        scale = _WITHOUT_K.get(scale, scale)
+    return _WITHOUT_P.get(scale, scale) if len(scenario.counts) == 1 else scale
 
 
 _WITHOUT_K = {"K": "1", "P*K": "P", "1/K": "1", "1/(P*K)": "1/P", "N/(P*K)": "N/P"}
+_WITHOUT_P = {"P": "1", "P*P": "1", "P*K": "K", "1/P": "1", "1/(P*K)": "1/K", "N/P": "N"}
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,17 @@ from samestep.app.evidence.bags import (
     Row,
     Text,
 )
-from samestep.experiments.conformance import PROCESSES, QUESTION, classifier, releases, verdicts, watched
+from samestep.experiments.conformance import (
+    PROCESSES,
+    QUESTION,
+    classifier,
+    families,
+    releases,
+    store,
+    verdicts,
+    watched,
+)
+from samestep.experiments.conformance.families import FAMILIES, Family
 from samestep.experiments.conformance.faults import FAULTS, Fault
 from samestep.experiments.conformance.frameworks import FRAMEWORKS, Framework, Release
 from samestep.experiments.conformance.pairs import Report, Task, measure
@@ -51,9 +61,10 @@ class Subject:
 def run(place: Path, options: Mapping[str, Json], tell: Tell) -> Result:
     """Measure, and write `place/conformance/result.json`.
 
-    Options: `framework`, `scenario`, `version`: lists of what to measure, everything installed when empty.
+    Options: `framework`, `family`, `scenario`, `version`: lists of what to measure, everything installed when empty.
     `reader`: "watch" has watch read the same runs, too, and compares.
-    `releases`: "listed" also measures the releases that the frameworks list, "cached" those of them that are here.
+    `releases`: "listed" also measures the releases that the frameworks list, "cached" those of them that are here;
+    `families`: the same of environments. `stored`: what was measured before by these very sources is taken as it is.
     """
     scenarios = cast(list[str], options.get("scenario") or [])
     chosen, absent = _subjects(options)
@@ -64,9 +75,14 @@ def run(place: Path, options: Mapping[str, Json], tell: Tell) -> Result:
     paths: dict[str, Text] = {}
     for subject in chosen:
         with TemporaryDirectory(prefix="samestep-watch-") as seen:
-            report = _measure(subject, scenarios, tell, Path(seen) if options.get("reader") == "watch" else None)
+            watch = Path(seen) if options.get("reader") == "watch" else None
+            try:
+                report = _measure(subject, scenarios, tell, watch, stored=bool(options.get("stored")))
+            except families.NoEnvironmentError as error:
+                absent.append(_absent(subject.framework, str(error), subject.version))
+                continue
             controls += _watch_agrees(subject, report, Path(seen)) if options.get("reader") == "watch" else []
-        environment = environment or report.environment
+        environment |= _environment(subject, report) if environment else report.environment
         own = list(rows_of(subject, report))
         rows += own
         planted += [(row, factor) for row in own if (factor := report.settings[row["setting"]]["planted"])]
@@ -83,22 +99,48 @@ def run(place: Path, options: Mapping[str, Json], tell: Tell) -> Result:
 def _subjects(options: Mapping[str, Json]) -> tuple[list[Subject], list[NotMeasured]]:
     """What will be measured, and what of it is not installed."""
     wanted = [releases.named(each) for each in cast(list[str], options.get("version") or [])]
-    names = cast(list[str], options.get("framework") or ([] if wanted else list(FRAMEWORKS)))
+    asked = _asked(options)
     chosen: list[Subject] = []
     absent: list[NotMeasured] = []
-    for framework in (FRAMEWORKS[name] for name in names):
-        missing = [name for name in framework.packages if _version(name) is None]
-        if missing:
-            absent.append(_absent(framework, f"not installed: {', '.join(missing)}"))
+    for framework in asked or ([] if wanted else FRAMEWORKS.values()):
+        if reason := _lacking(framework, asked=bool(asked), which=options.get("families")):
+            absent.append(_absent(framework, reason))
             continue
-        chosen.append(Subject(framework, cast(str, _version(framework.packages[0])), None))
+        chosen.append(Subject(framework, cast(str, pinned(framework)), None))
         wanted += [(framework, release) for release in framework.releases if _also(release, options.get("releases"))]
     chosen += [Subject(framework, release.version, release) for framework, release in wanted]
     return chosen, absent
 
 
+def _asked(options: Mapping[str, Json]) -> list[Framework]:
+    """Frameworks that are asked for, by their own name or by that of their family."""
+    names, groups = (cast(list[str], options.get(name) or []) for name in ("framework", "family"))
+    return [each for each in FRAMEWORKS.values() if each.id in names or each.family in groups]
+
+
+def _lacking(framework: Framework, *, asked: bool, which: Json) -> str | None:
+    """Why it cannot be measured here, or None. An environment of its own is made only for what is asked for."""
+    if framework.family:
+        here = families.place(FAMILIES[framework.family]).is_dir()
+        made = asked or which == "listed" or (which == "cached" and here)
+        return None if made else f"in an environment of its own: run {NAME} --family {framework.family}"
+    missing = [name for name in framework.packages if _version(name) is None]
+    return f"not installed: {', '.join(missing)}" if missing else None
+
+
+def pinned(framework: Framework) -> str | None:
+    """The version that is measured unless another one is asked for: the family's pin, or what is installed."""
+    package = framework.packages[0]
+    if not framework.family:
+        return _version(package)
+    family = FAMILIES[framework.family]
+    found = [pin for pin in (*family.pins, *family.alone) if pin.partition("==")[0].partition("[")[0] == package]
+    return found[0].partition("==")[2]
+
+
 def _also(release: Release, which: Json) -> bool:
-    return which == "listed" or (which == "cached" and releases.place(release).is_dir())
+    place = families.place(FAMILIES[release.family]) if release.family else releases.place(release)
+    return which == "listed" or (which == "cached" and place.is_dir())
 
 
 def _version(package: str) -> str | None:
@@ -112,12 +154,40 @@ def _absent(framework: Framework, reason: str, version: str = "", setting: str =
     return {"framework": framework.id, "version": version, "setting": setting, "reason": reason}
 
 
-def _measure(subject: Subject, scenarios: Sequence[str], tell: Tell, watch: Path | None) -> Report:
-    if subject.release is None:
-        return measure(subject.framework, scenarios, tell, watch=watch)
-    tell(f"install {' '.join(subject.release.pins)} beside what is there", None)
-    target = releases.install(subject.release)
-    return measure(subject.framework, scenarios, tell, target=target, hidden=subject.release.hidden, watch=watch)
+def _measure(
+    subject: Subject, scenarios: Sequence[str], tell: Tell, watch: Path | None, *, stored: bool = False
+) -> Report:
+    """Everything of one framework in one version; raises NoEnvironmentError, CannotMeasureError."""
+    framework, release = subject.framework, subject.release
+    family = _family(subject)
+    whole = not scenarios and watch is None
+    if stored and whole and (kept := store.load(framework, release, family)):
+        return kept
+    target: Path | None = None
+    hidden: tuple[str, ...] = ()
+    if family:
+        families.install(family, tell)
+    elif release:
+        tell(f"install {' '.join(release.pins)} beside what is there", None)
+        target, hidden = releases.install(release), release.hidden
+    report = measure(
+        framework, scenarios, tell, default=release is None, target=target, hidden=hidden, family=family, watch=watch
+    )
+    if whole and report.problem is None:
+        store.save(report, framework, release, family)
+    return report
+
+
+def _family(subject: Subject) -> Family | None:
+    """The environment to measure in, None for this one."""
+    name = subject.framework.family if subject.release is None else subject.release.family
+    return FAMILIES[name] if name else None
+
+
+def _environment(subject: Subject, report: Report) -> dict[str, Json]:
+    """Of a family, the Python that its environment has; all else is named with its rows."""
+    family = _family(subject)
+    return {f"python of {family.id}": report.environment["python"]} if family and report.environment else {}
 
 
 def _watch_agrees(subject: Subject, report: Report, seen: Path) -> list[Control]:
@@ -176,14 +246,12 @@ def _redetected(rows: Sequence[ConformanceRow]) -> Iterator[Control]:
     for fault in FAULTS:
         same = [row for row in rows if _of(row, fault) and row["coefficients"] is not None]
         old = next((row for row in same if row["version"] == fault.version), None)
-        pinned = next(
-            (row for row in same if row["version"] == _version(FRAMEWORKS[fault.framework].packages[0])), None
-        )
-        if old is None or pinned is None:
+        current = next((row for row in same if row["version"] == pinned(FRAMEWORKS[fault.framework])), None)
+        if old is None or current is None:
             continue
         name = _slug(f"fault-{fault.framework}-{fault.version}-{fault.setting}-{fault.scenario}")
-        seen = _apart(old, pinned) > DIFFERS
-        yield control(name, fault.title, seen, before=old["id"], after=pinned["id"], url=fault.url)
+        seen = _apart(old, current) > DIFFERS
+        yield control(name, fault.title, seen, before=old["id"], after=current["id"], url=fault.url)
 
 
 def _of(row: ConformanceRow, fault: Fault) -> bool:

@@ -1,8 +1,9 @@
 """Run the two processes of a framework, and begin again behind a measurement that brought them down.
 
 Importing a framework takes longer than all that is measured with it, so one pair does everything, and every wait is
-bounded. When a rank crashes, hangs or ends early, the first task that not both ranks have finished is to blame: it gets
-the reason, both processes end, and a new pair goes on with the rest.
+bounded. (A framework that keeps its devices in one process is a pair of one.) When a rank crashes, hangs or ends
+early, the first task that not both ranks have finished is to blame: it gets the reason, both processes end, and a new
+pair goes on with the rest.
 """
 
 import json
@@ -14,11 +15,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from samestep.experiments.conformance import families
+from samestep.experiments.conformance.families import Family
 from samestep.experiments.conformance.frameworks import Framework
 from samestep.experiments.ranks import Tell, parent
 from samestep.experiments.ranks.parent import Limits, Message, Program, Rank, RunFailedError, StuckError
 
-PROCESSES = 2
 RESTARTS = 8
 
 Task = tuple[str, str]
@@ -61,12 +63,15 @@ def measure(
     scenarios: Sequence[str],
     tell: Tell,
     *,
+    default: bool = True,
     target: Path | None = None,
     hidden: Sequence[str] = (),
+    family: Family | None = None,
     watch: Path | None = None,
 ) -> Report:
     """Measure all settings in these scenarios (all, if none is named), with the packages in `target` first on the path.
 
+    `family`: whose environment to run in, instead of this one. `default`: whether it is the pinned release.
     `hidden`: installed packages that the framework must not see. `watch`: where ranks leave what watch saw of them.
     """
     report = Report()
@@ -78,11 +83,12 @@ def measure(
                 "scenarios": list(scenarios),
                 "finished": [list(task) for task in report.finished],
                 "hidden": list(hidden),
-                "default": target is None,
+                "default": default,
+                "torch": ["torch"] if framework.torch else [],
                 "watch": None if watch is None else str(watch),
             }
             (Path(folder) / "job.json").write_text(json.dumps(job))
-            problem = _run_pair(framework, Path(folder), target, report, tell)
+            problem = _run_pair(framework, Path(folder), target, family, report, tell)
         if problem is None:
             return report
         waiting = [task for task in report.tasks if task not in report.finished]
@@ -96,9 +102,11 @@ def measure(
     return report
 
 
-def _run_pair(framework: Framework, folder: Path, target: Path | None, report: Report, tell: Tell) -> str | None:
+def _run_pair(
+    framework: Framework, folder: Path, target: Path | None, family: Family | None, report: Report, tell: Tell
+) -> str | None:
     """Run one pair and add to the report what both ranks finished; the reason when they did not get to the end."""
-    heard = [_Heard() for _ in range(PROCESSES)]
+    heard = [_Heard() for _ in range(framework.processes)]
 
     def hear(rank: Rank, message: Message) -> None:
         _take(message, heard[rank.number], report)
@@ -107,10 +115,11 @@ def _run_pair(framework: Framework, folder: Path, target: Path | None, report: R
 
     program = Program(
         "samestep.experiments.conformance.child",
-        PROCESSES,
-        partial(_variables, folder, _free_port()),
-        (target,) if target else (),
+        framework.processes,
+        partial(_variables, folder, _free_port(), framework),
+        tuple(filter(None, (target, families.code(family) if family else None))),
         homes=True,
+        python=families.interpreter(family) if family else None,
     )
     limits = Limits(silent_after=None, stuck_after=framework.seconds, start_within=framework.start)
     try:
@@ -124,13 +133,13 @@ def _run_pair(framework: Framework, folder: Path, target: Path | None, report: R
     return None
 
 
-def _variables(folder: Path, port: int, rank: int) -> dict[str, str]:
+def _variables(folder: Path, port: int, framework: Framework, rank: int) -> dict[str, str]:
     """What torchrun would set, and what keeps a framework on this machine and off its devices."""
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(PROCESSES),
-        "LOCAL_WORLD_SIZE": str(PROCESSES),
+        "WORLD_SIZE": str(framework.processes),
+        "LOCAL_WORLD_SIZE": str(framework.processes),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         "TORCHELASTIC_RUN_ID": "conformance",
@@ -139,6 +148,7 @@ def _variables(folder: Path, port: int, rank: int) -> dict[str, str]:
         "HF_HUB_OFFLINE": "1",
         "HF_HOME": str(parent.home(folder, rank)),
         "TOKENIZERS_PARALLELISM": "false",
+        **dict(framework.variables),
     }
 
 

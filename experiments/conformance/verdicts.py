@@ -6,7 +6,8 @@ A row is met when every quantity does what is expected of it and the expected ve
                    `residual`          part of the update that no re-weighting of tokens explains
     state          what the empty window changed in parameters, moments and step counter
     clipping       the reported norm beside the true one, the applied one beside the threshold
-    contrastive    of each group, factor beside what is expected, and residual
+    contrastive    of each group, factor beside what is expected, and residual; `sharded` too
+    counters       what a counter says beside the updates that were made
     every kind     `replicas`          largest difference between what the two ranks saw
 """
 
@@ -18,15 +19,19 @@ from typing import Any, cast
 from samestep.app.evidence import bags
 from samestep.app.evidence.bags import DIFFERS, Expectation, Json
 from samestep.experiments.conformance.classifier import (
+    Cells,
     Finding,
     Resolution,
-    cell_means,
+    by_sequence,
     classify,
     coefficients,
     distance,
     listing,
+    means,
+    of_cells,
     spread,
 )
+from samestep.experiments.conformance.counters import counted
 from samestep.experiments.conformance.scenarios import Kind, Scenario
 from samestep.experiments.results import number
 
@@ -64,6 +69,8 @@ def judge(seen: Sequence[Seen | None], scenario: Scenario, expected: Any, tolera
         Kind.STATE: _state,
         Kind.CLIPPING: _clipping,
         Kind.CONTRASTIVE: _contrastive,
+        Kind.SHARDED: _contrastive,
+        Kind.COUNTERS: _counters,
     }
     judged = judges[Kind(first["kind"])](first, scenario, expected, tolerance)
     others = [each for each in seen[1:] if each is not None]
@@ -75,7 +82,7 @@ def judge(seen: Sequence[Seen | None], scenario: Scenario, expected: Any, tolera
 
 def reading(first: Seen, scenario: Scenario, tolerance: float) -> Finding:
     """What the coefficients of one scenario say by themselves."""
-    finding = classify(first["tokens"], scenario, tolerance, first["later"])
+    finding = classify(first["tokens"], scenario, tolerance, first["later"], first.get("positions"))
     if finding.verdict == "undefined" or math.isnan(first["residual"]):
         return Finding("undefined", frozenset({"undefined"}))
     return finding if first["residual"] <= tolerance else Finding("other")
@@ -83,25 +90,19 @@ def reading(first: Seen, scenario: Scenario, tolerance: float) -> Finding:
 
 def _tokens(first: Seen, scenario: Scenario, expected: Any, tolerance: float) -> Judged:
     tokens, finding = first["tokens"], reading(first, scenario, tolerance)
-    from_global = distance(tokens, coefficients("global_token_mean", scenario))
-    differences: dict[str, float | None] = {"from_global_mean": from_global, "residual": _finite(first["residual"])}
-    wanted = _wanted(expected, scenario)
     reference = coefficients("global_token_mean", scenario)
+    from_global = distance(tokens, reference, scenario)
+    differences: dict[str, float | None] = {"from_global_mean": from_global, "residual": _finite(first["residual"])}
+    wanted = _wanted(expected, scenario, first.get("positions"))
     if wanted is None:
         global_expected = _outcome(from_global, tolerance)
     else:
-        differences["from_expected"] = distance(tokens, wanted)
-        away = max(
-            abs(a - b)
-            for line, other, counts in zip(wanted, reference, scenario.counts, strict=True)
-            for a, b, n in zip(line, other, counts, strict=True)
-            if n
-        )
-        global_expected = "agrees" if away <= tolerance else "differs"
+        differences["from_expected"] = distance(tokens, wanted, scenario)
+        global_expected = "agrees" if _away(wanted, reference, scenario) <= tolerance else "differs"
     rest: Expectation = "agrees"
     if expected == "undefined":
         global_expected = rest = "undefined"
-    means = cell_means(tokens)
+    cells = means(tokens)
     return Judged(
         kind=Kind.COEFFICIENTS,
         verdict=finding.verdict,
@@ -110,24 +111,51 @@ def _tokens(first: Seen, scenario: Scenario, expected: Any, tolerance: float) ->
         expected={name: global_expected if name == "from_global_mean" else rest for name in differences},
         differences=differences,
         values={
-            "coefficients": _plain(means),
-            "spread": number(spread(tokens)),
+            "coefficients": _plain(cells),
+            "spread": number(spread(tokens, scenario)),
             "residual": number(first["residual"]),
             **({"factors": cast(Json, dict(finding.nearest))} if finding.nearest else {}),
+            **_more(first, scenario),
         },
         agrees=tolerance,
         fits=not isinstance(expected, str) or expected in finding.candidates or expected == finding.verdict,
-        coefficients=[[_finite(mean) for mean in rank] for rank in means],
+        coefficients=[[_finite(mean) for mean in rank] for rank in cells],
         residual=_finite(first["residual"]),
         finding=finding,
     )
 
 
-def _wanted(expected: Any, scenario: Scenario) -> list[list[float]] | None:
+def _more(first: Seen, scenario: Scenario) -> dict[str, Json]:
+    """What some scenarios have beside the mean of a cell: each sequence's, the padded length, the update after."""
+    found: dict[str, Json] = {}
+    if scenario.lengths:
+        found["sequences"] = _plain([means(rank) for rank in by_sequence(first["tokens"], scenario)])
+    if first.get("positions") is not None:
+        found["positions"] = first["positions"]
+    if first["later"] is not None:
+        found["later"] = _plain(means(first["later"]))
+    return found
+
+
+def _away(wanted: Cells, reference: Cells, scenario: Scenario) -> float:
+    """Largest difference of a token's expected coefficient from the reference."""
+    lengths = [n for rank in scenario.sequences for cell in rank for n in cell]
+    pairs = zip(_flat(wanted), _flat(reference), lengths, strict=True)
+    return max((abs(a - b) for a, b, n in pairs if n), default=0.0)
+
+
+def _flat(cells: Cells) -> list[float]:
+    return [value for rank in cells for cell in rank for value in cell]
+
+
+def _wanted(expected: Any, scenario: Scenario, positions: int | None) -> Cells | None:
     """The coefficients that are expected; None where no number is."""
     if expected is None or expected in ("undefined", "other"):
         return None
-    return coefficients(expected, scenario) if isinstance(expected, str) else [list(line) for line in expected]
+    if isinstance(expected, str):
+        return coefficients(expected, scenario, positions)
+    by_cell = not isinstance(expected[0][0], list | tuple)
+    return of_cells(expected, scenario) if by_cell else cast(Cells, expected)
 
 
 def _state(first: Seen, scenario: Scenario, expected: Any, tolerance: float) -> Judged:
@@ -200,7 +228,7 @@ def _contrastive(first: Seen, scenario: Scenario, expected: Any, tolerance: floa
         else:
             wanted[f"{name}_from_full_batch"] = _outcome(differences[f"{name}_from_full_batch"], tolerance)
     return Judged(
-        kind=Kind.CONTRASTIVE,
+        kind=Kind(first["kind"]),
         verdict=verdict,
         candidates=[verdict],
         expectation="agrees" if set(wanted.values()) == {"agrees"} else "differs",
@@ -210,6 +238,24 @@ def _contrastive(first: Seen, scenario: Scenario, expected: Any, tolerance: floa
         agrees=tolerance,
         fits=not isinstance(expected, str) or expected == verdict,
         residual=_finite(max(each["residual"] for each in groups.values())),
+    )
+
+
+def _counters(first: Seen, scenario: Scenario, expected: Any, tolerance: float) -> Judged:
+    updates, count = first["updates"], first["count"]
+    finding = counted(updates, count, scenario)
+    agrees: Expectation = "agrees" if (expected or finding.verdict) == "per_update" else "differs"
+    return Judged(
+        kind=Kind.COUNTERS,
+        verdict=finding.verdict,
+        candidates=listing(finding.candidates, scenario),
+        expectation=agrees,
+        expected={"from_updates": agrees},
+        differences={"from_updates": float(abs(count - updates))},
+        values={"counter": first["counter"], "updates": updates, "count": count, "rates": _plain(list(first["rates"]))},
+        agrees=tolerance,
+        fits=expected is None or expected in finding.candidates,
+        finding=finding,
     )
 
 

@@ -53,6 +53,8 @@ class Program:
     """What `size` ranks run: the module, with a rank's own environment `variables` on top of the common ones.
 
     `path`: folders in front of Python's path. `homes`: each rank works in a fresh folder, its `home`, not in ours.
+    `python`: the interpreter of another environment. Then `path` has to name the folder that this package can be
+    imported from, and is all of Python's path that the rank gets from here.
     """
 
     module: str
@@ -60,6 +62,7 @@ class Program:
     variables: Callable[[int], Mapping[str, str]] = lambda rank: {}
     path: Sequence[Path] = ()
     homes: bool = False
+    python: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -185,11 +188,12 @@ def home(folder: Path, rank: int) -> Path:
     return folder / f"home{rank}"
 
 
-def _environment(path: Sequence[Path]) -> dict[str, str]:
+def _environment(program: Program) -> dict[str, str]:
     unwanted = {name for name in os.environ if name.startswith("TORCHELASTIC_")} | {*_LAUNCHED_BY_OTHERS, *_UNSAFE}
     environment = {name: value for name, value in os.environ.items() if name not in unwanted}
     environment |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    places = (*map(str, path), str(IMPORTED_FROM), os.environ.get("PYTHONPATH"))
+    ours = () if program.python else (str(IMPORTED_FROM), os.environ.get("PYTHONPATH"))
+    places = (*map(str, program.path), *ours)
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, places))
     environment.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK)
     return environment
@@ -202,11 +206,11 @@ def _start(program: Program, number: int, folder: Path) -> Rank:
         place.mkdir()
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
-    command = [sys.executable, "-m", program.module]
+    command = [str(program.python or sys.executable), "-m", program.module]
     with log.open("wb") as stream:
         process = subprocess.Popen(
             [*command, *map(str, (folder, number, program.size, writer, os.getpid()))],
-            env=_environment(program.path) | dict(program.variables(number)), cwd=place,
+            env=_environment(program) | dict(program.variables(number)), cwd=place,
             stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, pass_fds=(writer,), start_new_session=True,
         )  # fmt: skip
     os.close(writer)

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 class Release:
     """An older release that is installed beside the pinned one: `pins[0]` is the framework, the rest goes with it.
 
-    `hidden`: installed packages that it must not see, because they no longer fit to it.
+    `hidden`: installed packages that it must not see, because they no longer fit to it. `family`: where it does not fit
+    beside the pinned one at all, the environment that holds it instead.
     """
 
     pins: tuple[str, ...]
     hidden: tuple[str, ...] = ()
+    family: str = ""
 
     @property
     def version(self) -> str:
@@ -22,7 +24,10 @@ class Release:
 class Framework:
     """`packages`: the distributions that have to be installed; the first one's version is the framework's.
 
-    `seconds`: how long a single measurement may take, and `start` the imports before the first one.
+    `seconds`: how long a single measurement may take, and `start` the imports before the first one. `family`: the
+    environment that has it (see `families`), "" where it is the one that everything else runs in. `processes`: 1 where
+    the framework keeps its devices in one process. `torch`: whether its processes need torch. `variables`: of the
+    environment, for what a framework reads as soon as it is imported.
     """
 
     id: str
@@ -32,6 +37,10 @@ class Framework:
     seconds: float = 30.0
     start: float = 120.0
     adapter: str = ""
+    family: str = ""
+    processes: int = 2
+    torch: bool = True
+    variables: tuple[tuple[str, str], ...] = ()
 
     @property
     def module(self) -> str:
@@ -39,11 +48,16 @@ class Framework:
         return self.adapter or f"{__name__}.{self.id}"
 
 
+_JAX = (("JAX_PLATFORMS", "cpu"), ("XLA_FLAGS", "--xla_force_host_platform_device_count=2"))
+"""Two virtual devices."""
+
 FRAMEWORKS: dict[str, Framework] = {
     framework.id: framework
     for framework in (
         Framework("torch_ddp", "torch DDP", ("torch",)),
         Framework("torch_fsdp2", "torch FSDP2", ("torch",)),
+        Framework("torch_pipelining", "torch pipelining", ("torch",)),
+        Framework("torch_tensor_parallel", "torch tensor parallel", ("torch",)),
         Framework("deepspeed", "DeepSpeed", ("deepspeed",), (Release(("deepspeed==0.18.9",)),), start=600.0),
         Framework(
             "transformers",
@@ -65,7 +79,28 @@ FRAMEWORKS: dict[str, Framework] = {
         ),
         Framework("pytorch_metric_learning", "pytorch-metric-learning", ("pytorch-metric-learning",)),
         Framework("open_clip", "open_clip", ("open-clip-torch",)),
+        Framework("jax", "JAX", ("jax",), family="jax", processes=1, torch=False, variables=_JAX),
+        Framework("optax", "optax", ("optax", "jax"), family="jax", processes=1, torch=False, variables=_JAX),
+        Framework(
+            "keras_jax",
+            "Keras on JAX",
+            ("keras", "jax"),
+            family="jax",
+            processes=1,
+            torch=False,
+            variables=(("KERAS_BACKEND", "jax"), *_JAX),
+        ),
+        Framework(
+            "keras_tensorflow",
+            "Keras on TensorFlow",
+            ("keras", "tensorflow"),
+            seconds=120.0,
+            family="tensorflow",
+            processes=1,
+            torch=False,
+            variables=(("KERAS_BACKEND", "tensorflow"), ("TF_CPP_MIN_LOG_LEVEL", "3")),
+        ),
     )
 }
-TIER_0 = ("torch_ddp", "torch_fsdp2")
+TIER_0 = ("torch_ddp", "torch_fsdp2", "torch_pipelining", "torch_tensor_parallel")
 """What needs nothing but torch, and is measured always."""

@@ -2,12 +2,15 @@
 
 from contextlib import nullcontext
 from itertools import islice
+from typing import cast
 
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
+from accelerate.utils import DataLoaderConfiguration
+from torch.utils.data import DataLoader, Dataset
 
-from samestep.experiments.conformance.adapter import Measurement, Setting, process_group
+from samestep.experiments.conformance.adapter import Counters, Measurement, Setting, process_group
 from samestep.experiments.conformance.frameworks.bigram_training import (
     MAX_NORM,
     Windows,
@@ -48,7 +51,39 @@ SETTINGS = (
         },
         {**dict.fromkeys("ABCDE", "global_token_mean"), "clip": "true_norm"},
     ),
+    Setting(
+        "scheduler",
+        {"zh": "调度器，默认设置", "en": "scheduler, defaults"},
+        {
+            "zh": "prepare() 过的调度器在每次更新时走 P 步：它以为自己的步数是按单卡算的。为 8 次更新写的曲线，4 "
+            "次就走完。",
+            "en": "A prepared scheduler moves P steps at every update, as if its length had been counted on one "
+            "process: a curve written for 8 updates is over after 4.",
+        },
+        dict.fromkeys(("counters", "counters_accumulated"), "per_update*P"),
+    ),
+    Setting(
+        "scheduler_split_batches",
+        {"zh": "调度器，split_batches=True", "en": "scheduler, split_batches=True"},
+        {
+            "zh": "loader 的批次切给各卡，所以步数本来就是全局的：每次更新走一步。",
+            "en": "The loader's batches are split over the ranks, so steps are global already: one a step.",
+        },
+        dict.fromkeys(("counters", "counters_accumulated"), "per_update"),
+    ),
+    Setting(
+        "scheduler_every_backward",
+        {"zh": "调度器，step_scheduler_with_optimizer=False", "en": "scheduler, step_scheduler_with_optimizer=False"},
+        {
+            "zh": "每次调用都走一步，也包括没有更新的微批：放在 accumulate() 里就是每个微批一步。",
+            "en": "Every call is a step, those of micro-batches without an update too: inside accumulate() that is "
+            "one a micro-batch.",
+        },
+        {"counters": "per_update", "counters_accumulated": "per_update*K"},
+    ),
 )
+PLANNED = 8
+"""Updates that the learning rate is planned for: from 1 down to 0."""
 
 
 def run(setting: str, scenario: Scenario, rank: int, world_size: int) -> Measurement | None:
@@ -56,6 +91,8 @@ def run(setting: str, scenario: Scenario, rank: int, world_size: int) -> Measure
     process_group()
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
+    if scenario.kind is Kind.COUNTERS:
+        return counters(setting, scenario)
     accelerator = Accelerator(gradient_accumulation_steps=scenario.accumulation, cpu=True)
     windows = Windows(scenario)
     table = Bigram(windows.ids)
@@ -70,6 +107,32 @@ def run(setting: str, scenario: Scenario, rank: int, world_size: int) -> Measure
         rule = "global_token_mean" if setting == "recipe" else "microbatch_equal"
         return windows.clipping(rule, -table.weight, loop.norm)
     return windows.coefficients(-table.weight)
+
+
+def counters(setting: str, scenario: Scenario) -> Counters:
+    """A linear decay beside the optimizer; what is counted is the scheduler inside accelerate's."""
+    split = setting == "scheduler_split_batches"
+    accelerator = Accelerator(
+        cpu=True,
+        gradient_accumulation_steps=scenario.accumulation,
+        step_scheduler_with_optimizer=setting != "scheduler_every_backward",
+        dataloader_config=DataLoaderConfiguration(split_batches=split),
+    )
+    model = torch.nn.Linear(1, 1)
+    sgd = torch.optim.SGD(model.parameters(), lr=1.0)
+    rates: list[float] = []
+    sgd.register_step_pre_hook(lambda optimizer, *_: rates.append(optimizer.param_groups[0]["lr"]))
+    decay = torch.optim.lr_scheduler.LinearLR(sgd, 1.0, 0.0, total_iters=PLANNED)
+    samples = cast(Dataset[torch.Tensor], torch.zeros(scenario.total, 1))
+    loader = DataLoader(samples, batch_size=accelerator.num_processes if split else 1)
+    prepared, optimizer, scheduler, batches = accelerator.prepare(model, sgd, decay, loader)
+    for batch in batches:
+        with accelerator.accumulate(prepared):
+            accelerator.backward(prepared(batch).sum())
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
+    return Counters("scheduler", len(rates), scheduler.scheduler.last_epoch, rates)
 
 
 class Loop:

@@ -65,7 +65,7 @@ class Windows:
         for rank, cells in enumerate(self.measured.counts):
             for k in range(len(cells)):
                 ids, labels = self.measured.ids(rank, k), self.measured.labels(rank, k)
-                objective = objective + weights[rank][k] * summed(table(ids), labels)
+                objective = objective + weights[rank][k][0] * summed(table(ids), labels)
         (gradient,) = torch.autograd.grad(objective, [table.weight])
         return clipping(gradient, update, MAX_NORM, reported)
 

@@ -7,6 +7,7 @@ from fractions import Fraction
 import pytest
 
 from samestep.experiments.conformance.classifier import Finding, classify, coefficients, listing, resolve
+from samestep.experiments.conformance.counters import counted
 from samestep.experiments.conformance.scenarios import SCENARIOS
 
 TOLERANCE = 1e-12
@@ -61,7 +62,10 @@ def test_an_empty_micro_batch_keeps_its_place_in_the_divisor() -> None:
 def test_a_factor_has_its_name_and_the_names_that_coincide() -> None:
     assert candidates("A", MICROBATCH["A"], Fraction(2)) == ["replica_equal*P", "microbatch_equal*P"]
     assert candidates("B", MICROBATCH["B"], Fraction(2)) == ["microbatch_equal*P", "microbatch_equal*K"]
-    assert candidates("B", MICROBATCH["B"], Fraction(4)) == ["microbatch_equal*P*K"]
+    assert candidates("B", MICROBATCH["B"], Fraction(4)) == [
+        "microbatch_equal*P*K",
+        "microbatch_equal*P*P",  # P is K here: scenario A tells them apart
+    ]
     assert candidates("B", ["1"] * 4) == ["global_token_mean*N"]
     assert candidates("B", ["1/2"] * 4) == ["global_token_mean*N/P"]
 
@@ -113,6 +117,83 @@ def test_all_scenarios_together_leave_one_rule(name: str, rule: dict[str, list[s
     assert set(verdicts(rule).values()) == {name}
 
 
+S = {  # lengths (2, 8), (5, 1) | (6, 2), (4, 1), by hand: N = 29, eight sequences
+    "global_token_mean": ["1/29"] * 8,
+    "sequence_mean": ["1/16", "1/64", "1/40", "1/8", "1/48", "1/16", "1/32", "1/8"],
+    "microbatch_equal": ["1/40", "1/40", "1/24", "1/24", "1/32", "1/32", "1/20", "1/20"],
+    "replica_equal": ["1/32"] * 4 + ["1/26"] * 4,
+    "micro_step_equal": ["1/36", "1/36", "1/22", "1/22"] * 2,
+    "sequence_sum": ["1/8"] * 8,
+    "constant": ["1/128"] * 8,  # 16 positions
+}
+
+
+def sequences(cells: Sequence[str], times: Fraction = Fraction(1)) -> list[list[list[float]]]:
+    """Tokens of scenario S, from a coefficient of each of its sequences."""
+    each = iter(cells)
+    return [
+        [[float(Fraction(value) * times) for n in cell for value in [next(each)] for _ in range(n)] for cell in rank]
+        for rank in SCENARIOS["S"].lengths
+    ]
+
+
+@pytest.mark.parametrize("name", S)
+def test_several_sequences_a_micro_batch_tell_every_rule_apart(name: str) -> None:
+    finding = classify(sequences(S[name]), SCENARIOS["S"], TOLERANCE, positions=16)
+    shown = listing(finding.candidates, SCENARIOS["S"])
+    assert (finding.verdict, shown[:1]) == (name, [name])
+    assert shown[1:] == (["sequence_sum*1/positions"] if name == "constant" else [])
+
+
+def test_a_sequence_whose_tokens_differ_follows_no_rule() -> None:
+    mixed = sequences(S["sequence_mean"])
+    mixed[0][0][2:] = mixed[0][0][2:5] + [0.0] * 5
+    assert classify(mixed, SCENARIOS["S"], TOLERANCE).verdict == "other"
+
+
+def test_a_clipped_ratio_and_a_square_of_processes_have_their_names() -> None:
+    fifth = classify(sequences(S["global_token_mean"], Fraction(1, 5)), SCENARIOS["S"], TOLERANCE)
+    assert fifth.verdict == "global_token_mean*0.2"
+    assert candidates("A", MICROBATCH["A"], Fraction(4)) == ["replica_equal*P*P", "microbatch_equal*P*P"]
+
+
+def test_a_mean_over_each_micro_step_is_asked_for_where_there_are_several() -> None:
+    each = ["1/14", "1/18", "1/14", "1/18"]  # 2 · (2 + 5) and 2 · (8 + 1)
+    assert candidates("B", each) == ["micro_step_equal"]
+    assert candidates("A", GLOBAL["A"]) == ["global_token_mean"]
+    assert candidates("M", ["1/8", "1/32", "1/20", "1/4"]) == ["microbatch_equal"]  # one process: its micro-batches
+
+
+@pytest.mark.parametrize(
+    ("scenario", "each"),
+    [("G", ["2/65"] * 8), ("H", [value for _ in (0, 1) for value in ["1/58"] * 4 + ["1/72"] * 4])],
+)
+def test_a_mean_over_what_was_generated_together_is_no_mean_of_the_window(scenario: str, each: list[str]) -> None:
+    wanted = [float(Fraction(value)) for value in each]
+    flat = [value for rank in coefficients("generation_mean", SCENARIOS[scenario]) for cell in rank for value in cell]
+    assert flat == wanted
+    values = iter(wanted)
+    given = [[[v for n in cell for v in [next(values)] * n] for cell in rank] for rank in SCENARIOS[scenario].lengths]
+    assert classify(given, SCENARIOS[scenario], TOLERANCE).verdict == "generation_mean"
+
+
+@pytest.mark.parametrize(
+    ("scenario", "updates", "count", "found"),
+    [
+        ("counters", 8, 8, ["per_update"]),
+        ("counters", 8, 16, ["per_update*P"]),
+        ("counters_accumulated", 4, 4, ["per_update"]),
+        ("counters_accumulated", 4, 8, ["per_update*P", "per_update*K"]),
+        ("counters_accumulated", 4, 16, ["per_update*P*K"]),
+        ("counters_accumulated", 4, 5, []),
+    ],
+)
+def test_a_counter_moves_once_an_update_or_by_a_factor_with_a_name(
+    scenario: str, updates: int, count: int, found: list[str]
+) -> None:
+    assert listing(counted(updates, count, SCENARIOS[scenario]).candidates, SCENARIOS[scenario]) == found
+
+
 def test_without_accumulation_both_rules_stay() -> None:
     assert set(verdicts(MICROBATCH, scenarios="AC").values()) == {"replica_equal | microbatch_equal"}
 
@@ -126,7 +207,7 @@ def test_a_tail_may_carry_a_factor_of_its_own() -> None:
 def test_the_rules_have_the_coefficients_of_their_definitions() -> None:
     for name, rule in (("global_token_mean", GLOBAL), ("replica_equal", REPLICA), ("microbatch_equal", MICROBATCH)):
         for scenario, cells in rule.items():
-            flat = [value for rank in coefficients(name, SCENARIOS[scenario]) for value in rank]
+            flat = [value for rank in coefficients(name, SCENARIOS[scenario]) for cell in rank for value in cell]
             counted = [n for rank in SCENARIOS[scenario].counts for n in rank]
             wanted = [float(Fraction(cell)) if n else 0.0 for cell, n in zip(cells, counted, strict=True)]
             assert flat == wanted, (name, scenario)

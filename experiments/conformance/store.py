@@ -1,0 +1,85 @@
+"""What was measured on this machine, kept until a source that can change it changes.
+
+Families are measured one at a time, some in an environment that takes a while to make; publishing puts them together.
+What is kept is what the processes said, before anybody judged it. Its name holds a digest of everything that the
+measurement comes from: the adapter and all modules of this project that its process imports, the framework's entry in
+the table, its pins. So nothing old can pass for new, and rows are judged by today's code every time.
+"""
+
+import ast
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from samestep.app.paths import cache_folder, write_whole
+from samestep.experiments.conformance.families import Family
+from samestep.experiments.conformance.frameworks import Framework, Release
+from samestep.experiments.conformance.pairs import Report
+from samestep.experiments.registry import ROOT
+
+CHILD = "samestep.experiments.conformance.child"
+PACKAGE = "samestep"
+_BY_TASK = ("measured", "failed", "unavailable")
+
+
+def load(framework: Framework, release: Release | None, family: Family | None) -> Report | None:
+    """What was measured of exactly this, or None."""
+    place = _place(framework, release, family)
+    if not place.is_file():
+        return None
+    kept: dict[str, Any] = json.loads(place.read_text("utf-8"))
+    for name in _BY_TASK:
+        kept[name] = {(setting, scenario): value for setting, scenario, value in kept[name]}
+    kept["tasks"] = [(setting, scenario) for setting, scenario in kept["tasks"]]
+    return Report(**kept)
+
+
+def save(report: Report, framework: Framework, release: Release | None, family: Family | None) -> None:
+    """Keep what was measured completely; a disk that does not take it loses nothing but time."""
+    report.environment["measured"] = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    kept = asdict(report)
+    for name in _BY_TASK:
+        kept[name] = [[*task, value] for task, value in kept[name].items()]
+    write_whole(_place(framework, release, family), json.dumps(kept).encode())
+
+
+def _place(framework: Framework, release: Release | None, family: Family | None) -> Path:
+    digest = hashlib.sha256(repr((framework, release, family)).encode())
+    for source in sources(CHILD, framework.module):
+        digest.update(source.read_bytes())
+    version = release.version if release else "pinned"
+    return cache_folder() / "measured" / f"{framework.id}-{version}-{digest.hexdigest()[:16]}.json"
+
+
+def sources(*modules: str) -> list[Path]:
+    """The files of these modules, and of all modules of this project that they import, in the order of their names."""
+    found: dict[str, Path] = {}
+    left = list(modules)
+    while left:
+        module = left.pop()
+        place = _file(module)
+        if module not in found and place is not None:
+            found[module] = place
+            left += _imported(place)
+    return [found[name] for name in sorted(found)]
+
+
+def _imported(place: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(place.read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] == PACKAGE:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _file(module: str) -> Path | None:
+    """None for what is not a module of this project."""
+    first, _, rest = module.partition(".")
+    if first != PACKAGE or not rest:
+        return None
+    place = ROOT.joinpath(*rest.split("."))
+    files = (place.with_suffix(".py"), place / "__init__.py")
+    return next((file for file in files if file.is_file()), None)
