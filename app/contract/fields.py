@@ -37,7 +37,7 @@ from samestep.app.contract.rows import (
 
 _TEXT_SCHEMA = {
     "type": "string",
-    "pattern": rf"^({NUMBER}|[+-]?[0-9]{{1,18}}/[0-9]{{1,18}})$",
+    "pattern": rf"^({NUMBER}[kKmMgGbBtT]?|[+-]?[0-9]{{1,18}}/[0-9]{{1,18}})$",
     "maxLength": LONGEST_NUMBER,
 }
 

@@ -27,7 +27,12 @@ class Inputs(BaseModel):
 
 
 class Query(Inputs):
-    """Base of a panel's state: the flat fields of a GET address, with the panel's defaults."""
+    """Base of a panel's state: the flat fields of a GET address, with the panel's defaults.
+
+    `logged` are groups of fields that one line of a training log fills: the names of `contract.log_lines` to fields.
+    """
+
+    logged: ClassVar[tuple[Mapping[str, str], ...]] = ()
 
     def inputs(self) -> Inputs:
         """The body that these fields stand for; InputError, naming a field of the panel, where they do not fit.

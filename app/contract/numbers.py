@@ -1,4 +1,4 @@
-"""Numbers as they are typed: `2`, `0.1`, `1e-3`, `1/3`. Each means exactly that value.
+"""Numbers as they are typed: `2`, `0.1`, `1e-3`, `1/3`, `7B`. Each means exactly that value.
 
 A number is kept as a `Fraction`, so that `0.1` is one tenth and results can be given as exact fractions beside the
 float64 ones.
@@ -18,6 +18,9 @@ _Number = TypeVar("_Number", int, Fraction)
 
 NUMBER = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?"
 _NUMBER_RE = re.compile(NUMBER)
+_MAGNITUDE_RE = re.compile(rf"({NUMBER}) ?([kKmMgGbBtT万亿])")
+_MAGNITUDES = {"k": 3, "m": 6, "g": 9, "b": 9, "t": 12, "万": 4, "亿": 8}
+"""Powers of ten behind the letters that parameters and tokens are counted with."""
 _RATIO_RE = re.compile(r"([+-]?[0-9]{1,18})\s*/\s*([0-9]{1,18})")
 LONGEST_NUMBER = 400
 _SHORT = 24
@@ -66,10 +69,13 @@ def _from_text(text: str) -> Fraction:
             raise InputError("has the denominator 0", "的分母为 0", code="number_parsing")
         if ratio:
             return _in_range(Fraction(int(ratio[1]), int(ratio[2])))
+        counted = _MAGNITUDE_RE.fullmatch(text)
+        if counted:
+            return _in_range(Fraction(counted[1]) * 10 ** _MAGNITUDES[counted[2].lower()])
     shown = text if len(text) <= 40 else text[:40] + "…"
     raise InputError(
-        f"“{shown}” is not a number (write 2, 0.1, 1e-3 or 1/3)",
-        f"“{shown}”不是数（可写 2、0.1、1e-3 或 1/3）",
+        f"“{shown}” is not a number (write 2, 0.1, 1e-3, 1/3 or 7B)",
+        f"“{shown}”不是数（可写 2、0.1、1e-3、1/3 或 7B）",
         code="number_parsing",
     )
 

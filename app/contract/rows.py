@@ -1,4 +1,5 @@
-"""Lists and rows of numbers as one types them in a field or text area: `2,3;8,0`."""
+"""Lists and rows of numbers as one types them in a field or text area: `2,3;8,0`; or as a program prints them:
+`[[2, 3], [8, 0]]`, `tensor([100., 900.])`, `counts: [2 3]`."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -19,6 +20,12 @@ VALUE_BREAKS = ",，\t"
 """Characters that end a row, and those that end a value; the tables of the pages are cut by the same ones."""
 _ROW_BREAK = re.compile(f"[{ROW_BREAKS}]")
 _VALUE_BREAK = re.compile(f"[{VALUE_BREAKS}]")
+_PRINTED = re.compile(r"(?:[\w./ -]{1,60}[:=]\s*)?(?:[\w.]{1,20}\()?\s*([\[(].*[\])])", re.DOTALL)
+"""A list as Python, NumPy or PyTorch prints it, with the name before it in a log; the group is the list."""
+_PRINTED_OPTION = re.compile(r",\s*\w+=[\w'\".:<>]+(?=\s*[,)])")
+"""`dtype=torch.float64`, `device='cuda:0'` behind a printed tensor."""
+_BETWEEN_ROWS = re.compile(r"[\])]\s*[,;]?\s*[\[(]")
+_BRACKETS = re.compile(r"[\[\]()]")
 _SHORT = 65_536
 """Characters of rows that are kept parsed: what a browser sends again with every step of a slider."""
 
@@ -29,10 +36,23 @@ def lines_of(text: str) -> str:
 
 
 def split_rows(text: str) -> list[list[str]]:
-    """Cut `2,3;8,0` into rows and values: `;` or a newline between rows, `,` or a tab between values."""
+    """Cut `2,3;8,0` into rows and values: `;` or a newline between rows, `,` or a tab between values.
+
+    A printed list is cut by its brackets, by commas, and by spaces where it has no comma.
+    """
     text = lines_of(text)
+    if "[" in text or text.startswith("("):
+        printed = _PRINTED.fullmatch(_PRINTED_OPTION.sub("", text.strip()))
+        if printed:
+            return [_printed_row(row) for row in _BETWEEN_ROWS.split(printed[1])]
     lines = text.strip(" \n").split("\n") if "\n" in text else [text]
     return [_VALUE_BREAK.split(row) for line in lines for row in _ROW_BREAK.split(line)]
+
+
+def _printed_row(text: str) -> list[str]:
+    inside = _BRACKETS.sub(" ", text).strip().rstrip(", ")
+    cells = inside.split(",") if "," in inside else inside.split() or [""]
+    return [cell.strip() for cell in cells]
 
 
 def rows_of(value: object) -> Rows:

@@ -5,7 +5,7 @@ Below the web framework, so that the worker for large requests runs the same cod
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
@@ -21,6 +21,7 @@ from samestep.app.contract.paths import Leaf, leaves
 from samestep.app.instruments import states
 from samestep.app.instruments.case_files import Case, CaseList, file_error, numbers_in, read_file
 from samestep.app.instruments.comparison import Comparison, check, compare
+from samestep.app.instruments.pasted import read_from_log
 from samestep.app.instruments.states import BodyState, named_once
 
 LONGEST_TEXT = 200_000
@@ -51,8 +52,9 @@ class Expectation:
 class Shown:
     """A state and what is shown of it.
 
-    `fields` are the state's fields as typed; `withheld` says that some are too long to be sent back. `view` is None
-    where the inputs are refused. `cases` are those of a file to choose from; `from_file` says that the state was.
+    `fields` are the state's fields as typed; `withheld` says that some are too long to be sent back. `read` are those
+    that a pasted log line gave. `view` is None where the inputs are refused. `cases` are those of a file to choose
+    from; `from_file` says that the state was.
     """
 
     name: str
@@ -60,6 +62,7 @@ class Shown:
     refusals: tuple[FieldError, ...] = ()
     view: Result | None = None
     expectation: Expectation | None = None
+    read: Mapping[str, str] = field(default_factory=dict)
     cases: CaseList | None = None
     withheld: bool = False
     from_file: bool = False
@@ -110,8 +113,10 @@ def shown(calculator: Calculator, pairs: list[tuple[str, str]]) -> Shown:
     fields, twice = named_once(pairs)
     expectation, wrong = _expectation(fields)
     refusals = [*twice, *wrong]
+    read = {} if states.is_general(fields) else read_from_log(calculator, fields)
+    fields |= read
     kept = {name: text for name, text in fields.items() if len(text) <= LONGEST_TEXT}
-    state = Shown(calculator.name, kept, expectation=expectation, withheld=len(kept) < len(fields))
+    state = Shown(calculator.name, kept, expectation=expectation, read=read, withheld=len(kept) < len(fields))
     try:
         view = states.view_of(calculator, fields)
     except RefusedError as error:

@@ -16,6 +16,7 @@ from samestep.app.contract.languages import Lang
 from samestep.app.contract.models import Result
 from samestep.app.instruments.bench import Bench, bench_of, more_of
 from samestep.app.instruments.own_page import FILE, Shown, query_of
+from samestep.app.instruments.pasted import read_from_log
 from samestep.app.instruments.states import body_fields, view_of
 from samestep.app.rendering.environment import block
 
@@ -26,7 +27,8 @@ class Panel:
 
     `prefix` stands before every field's name inside a chapter, where `action` is the chapter itself; `others` are the
     fields of the chapter's other panels, kept when this form is sent. `view` is None when the inputs are refused.
-    `places` says in which cell of a field, counted from 0, its error is. `bench` is what only an own page has.
+    `places` says in which cell of a field, counted from 0, its error is. `bench` is what only an own page has. `read`
+    are the fields that a pasted log line gave.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Panel:
     others: tuple[tuple[str, str], ...] = field(default=())
     places: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     bench: Bench | None = None
+    read: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def status(self) -> int:
@@ -87,6 +90,7 @@ class Panels:
             errors=errors,
             places=places,
             view=shown.view,
+            read=shown.read,
             lang=lang,
             page_url=page,
             json_url="",
@@ -111,6 +115,8 @@ class Panels:
         """The panel of a state inside a chapter; `place` is the chapter's address that the form leads to."""
         refusals = list(refusals)
         view = None
+        read = read_from_log(calculator, fields)
+        fields = {**fields, **read}
         try:
             view = view_of(calculator, fields)
         except RefusedError as error:
@@ -128,6 +134,7 @@ class Panels:
             errors=errors,
             places=places,
             view=None if refusals else view,
+            read=read,
             lang=lang,
             page_url=page + state,
             json_url=api + state,
@@ -154,7 +161,9 @@ class Panels:
         """The inside of the result region: what a form's script asks for."""
         if panel.view is None:
             return self._jinja.get_template("_errors.html").render(panel=panel, lang=panel.lang)
-        return block(self._jinja, f"calculators/{panel.name}.html", "result", {"panel": panel, "lang": panel.lang})
+        context = {"panel": panel, "lang": panel.lang}
+        note = Markup(self._jinja.get_template("_read.html").render(context) if panel.read else "")
+        return note + block(self._jinja, f"calculators/{panel.name}.html", "result", context)
 
 
 def _by_field(

@@ -22,6 +22,7 @@ from pydantic import BaseModel
 
 from samestep.app.calculators.framework_recipe.rules import RULES, Rule
 from samestep.app.calculators.info_nce.vectors import Vectors
+from samestep.app.calculators.replica_ledger.inputs import completed
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.models import Inputs
 from samestep.app.contract.numbers import exact, extended
@@ -85,6 +86,7 @@ def operand(value: Any) -> str:
 
 def _tokens(microsteps: Any) -> list[list[list[list[Any]]]]:
     """A ledger's window as [replica][microstep][kind of token][count, gradient of each, loss of each (where known)]."""
+    microsteps = completed(microsteps)
     if isinstance(microsteps, list):
         return [[_kinds(cell) for cell in row] for row in microsteps]
     columns = {name: rows for name, rows in microsteps if rows is not None}

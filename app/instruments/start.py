@@ -45,9 +45,10 @@ class Symptom(Named):
 
 
 class Guide(_Value):
-    """All symptoms in their order, and the labels of the fields that they ask for."""
+    """All symptoms in their order, the labels of the fields that they ask for, and what each calculator finds."""
 
     field: Mapping[str, InBoth]
+    find: Mapping[str, InBoth]
     symptom: tuple[Symptom, ...]
 
 

@@ -25,6 +25,7 @@ from samestep.app.contract.fields import JSON
 from samestep.app.contract.forms import Form, Kind, form_of
 from samestep.app.contract.models import Inputs, Result
 from samestep.app.contract.rows import split_rows
+from samestep.app.instruments.pasted import read_from_log
 
 BODY = "body."
 """What stands before the name of a body field."""
@@ -158,13 +159,24 @@ def value_of(field: BodyField, text: str) -> Any:
         return _from_json(text) if text.startswith('"') or (text == "null" and field.blank) else text
     if field.kind == "json" and field.form.textual and not text.startswith(("[", "{", '"')):
         return text
-    if field.kind in ("list", "matrix") and not text.startswith(("[", "{", '"', "null")):
+    if field.kind in ("list", "matrix") and _is_typed(field, text):
         rows = split_rows(text)
         if field.kind == "matrix":
             return rows
         cells = [cell for row in rows for cell in row]
         return cells[0] if field.form.scalar and len(cells) == 1 else cells
     return _from_json(text)
+
+
+def _is_typed(field: BodyField, text: str) -> bool:
+    """Whether a text of rows is no JSON of the field: typed, or a list as a program prints it."""
+    if text.startswith("["):
+        try:
+            found = from_json(text)
+        except ValueError:
+            return '"' not in text and text.endswith("]")
+        return field.kind == "matrix" and bool(found) and not any(isinstance(row, list) for row in found)
+    return not text.startswith(("{", '"', "null"))
 
 
 def _from_json(text: str) -> Any:
@@ -224,7 +236,7 @@ def _cell_text(value: Any) -> str | None:
 def of_query(calculator: Calculator, fields: Mapping[str, str]) -> BodyState:
     """The body that a panel's state stands for; RefusedError where its fields do not."""
     with refusing():
-        query = calculator.query.model_validate(fields)
+        query = calculator.query.model_validate({**fields, **read_from_log(calculator, fields)})
         body = query.inputs().model_dump(mode="json", exclude_unset=True, exclude_none=True)
     return BodyState(_whole_numbers(body), getattr(query, "scheme", None))
 
@@ -248,7 +260,7 @@ def view_of(calculator: Calculator, fields: Mapping[str, str]) -> Result:
     if is_general(fields):
         return view_of_body(calculator, read(calculator, fields))
     with refusing():
-        return calculator.panel(calculator.query.model_validate(fields))
+        return calculator.panel(calculator.query.model_validate({**fields, **read_from_log(calculator, fields)}))
 
 
 def view_of_body(calculator: Calculator, state: BodyState) -> Result:

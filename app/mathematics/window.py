@@ -24,6 +24,13 @@ Numbers = NDArray[Any]
 """float64, or objects that are `Fraction`s."""
 
 
+def place_of(sizes: Sequence[int], index: int) -> tuple[int, int]:
+    """Replica and microstep of a flat index into cells."""
+    ends = np.cumsum(sizes)
+    r = int(np.searchsorted(ends, index, side="right"))
+    return r, index - int(ends[r] - sizes[r])
+
+
 @dataclass(frozen=True)
 class Window:
     """The data of one optimizer update.

@@ -93,7 +93,6 @@ def environment(templates: Path, asset_url: Callable[[str], str], root_path: str
     )
     jinja.filters["number"] = number
     jinja.filters["ticked"] = ticked
-    jinja.tests["html_number"] = lambda text: scales.number_text(text) != ""
     jinja.tests["list"] = lambda value: isinstance(value, list | tuple)
     return jinja
 

@@ -12,6 +12,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from samestep.app.contract.errors import InputError
+from samestep.app.contract.numbers import extended
+
 FOR_TEMPLATES = (
     "as_float",
     "is_finite",
@@ -40,12 +43,11 @@ _HTML_NUMBER = re.compile(r"-?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][+-]?[0-9]{
 
 
 def as_float(value: Value) -> float:
-    """The float of a number, of an exact fraction such as `"1/8"`, or of `"inf"`; `nan` where there is none."""
+    """The float of a number, of a text such as `"1/8"`, `"7B"` or `"inf"`; `nan` where there is none."""
     if isinstance(value, str):
-        numerator, slash, denominator = value.partition("/")
         try:
-            return int(numerator) / int(denominator) if slash else float(value)
-        except (ValueError, ZeroDivisionError, OverflowError):
+            return extended(value)
+        except InputError:
             return math.nan
     if value is None:
         return math.nan
@@ -254,9 +256,4 @@ def boxes(sizes: Iterable[Value], width: float, tallest: float, gap: float) -> l
 
 def slider_position(text: str, otherwise: float) -> str:
     """Where a slider stands for the number typed beside it; `otherwise` where that is not a number."""
-    return number_text(text) or format(as_float(text) if is_finite(text) else otherwise, ".12g")
-
-
-def number_text(text: str) -> str:
-    """`text` if HTML's number input takes it as it is, else empty."""
-    return text if _HTML_NUMBER.fullmatch(text) else ""
+    return text if _HTML_NUMBER.fullmatch(text) else format(as_float(text) if is_finite(text) else otherwise, ".12g")

@@ -22,14 +22,21 @@ const isDivided = (text) => ROW_BREAK.test(text) || VALUE_BREAK.test(text);
 
 // a cell that holds what parts cells (1,234 or 0,5) is quoted, so that the server refuses it at its place
 const written = (rows) => rows.map((row) => row.map((cell) => (isDivided(cell) ? JSON.stringify(cell) : cell)).join(",")).join(";");
-const rowsOf = (text) =>
+// a list as a program prints it, with its name in a log: `counts: [[2, 3], [8, 0]]`, `tensor([2., 3.])`
+const PRINTED = /^(?:[\w./ -]{1,60}[:=]\s*)?(?:[\w.]{1,20}\()?\s*([[(].*[\])])$/s;
+const printed = (text) =>
+  PRINTED.exec(text.trim().replace(/,\s*\w+=[\w'".:<>]+(?=\s*[,)])/g, ""))?.[1]
+    .split(/[\])]\s*[,;]?\s*[[(]/)
+    .map((row) => row.replace(/[[\]()]/g, " ").trim().replace(/[, ]+$/, ""))
+    .map((row) => row.split(row.includes(",") ? /\s*,\s*/ : /\s+/));
+const rowsOf = (text) => printed(text) ??
   text
     .replace(/\r\n?/g, "\n")
     .replace(/^[ \n]+|[ \n]+$/g, "")
     .split(ROW_BREAK)
     .map((row) => row.split(VALUE_BREAK).map((cell) => cell.trim()));
 // a spreadsheet's block has tabs, and its commas belong to the numbers
-const blockOf = (text) => (text.includes("\t") ? text.replace(/\r\n?/g, "\n").replace(/^\n+|\n+$/g, "").split("\n").map((row) => row.split("\t").map((cell) => cell.trim().replace(/^"(.*)"$/, "$1"))) : rowsOf(text));
+const blockOf = (text) => (text.includes("\t") && !printed(text) ? text.replace(/\r\n?/g, "\n").replace(/^\n+|\n+$/g, "").split("\n").map((row) => row.split("\t").map((cell) => cell.trim().replace(/^"(.*)"$/, "$1"))) : rowsOf(text));
 // a first row of words above numbers is the block's header
 const isNumber = (cell) => /^[+\-−]?(\d|\.\d|inf|nan)/i.test(cell);
 const withoutHead = (block) => (block.length > 1 && !block[0].some(isNumber) && block[1].some(isNumber) ? block.slice(1) : block);
@@ -263,7 +270,7 @@ class Grid {
   // a block from a spreadsheet fills the cells from here on; the table grows as it needs to
   paste(event) {
     const text = event.clipboardData.getData("text");
-    if (!event.target.dataset.at || !isDivided(text.trim())) return;
+    if (!event.target.dataset.at || (!isDivided(text.trim()) && !printed(text))) return;
     event.preventDefault();
     const [layer, r, k] = event.target.dataset.at.split(" ").map(Number);
     let block = withoutHead(blockOf(text));

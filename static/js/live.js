@@ -55,6 +55,24 @@ const request = async (url, options) => {
   return { ok: response.ok, html: await response.text() };
 };
 
+// a number as the server reads it (1/3, 7B); NaN where it is none
+const POWERS = { k: 1e3, m: 1e6, g: 1e9, b: 1e9, t: 1e12, 万: 1e4, 亿: 1e8 };
+const numberOf = (text) => {
+  const [, number, below, letter] = /^\s*([^/]*?)(?:\/(\d+)| ?([kmgbt万亿]))?\s*$/i.exec(text.replace("−", "-")) ?? [];
+  return number ? (Number(number) * (POWERS[letter?.toLowerCase()] ?? 1)) / Number(below ?? 1) : NaN;
+};
+
+// up and down in a number: by the step of its slider, else by its own, else by 1
+const walk = (field, direction) => {
+  const number = numberOf(field.value);
+  const range = field.form.querySelector(`[data-twin="${field.id}"]:not([data-stops])`);
+  const step = Number(range?.step) || Number(field.dataset.step) || 1;
+  if (!Number.isFinite(number)) return false;
+  field.value = String(Number((number + direction * step).toPrecision(12)));
+  field.dispatchEvent(new Event("input", { bubbles: true }));
+  return true;
+};
+
 // a slider goes to a number; its range grows until it holds it, so that the next key steps on from there
 const reach = (range, number) => {
   if (!range.dataset.stops) {
@@ -86,13 +104,22 @@ class Panel {
 
     for (const range of form.querySelectorAll("[data-twin]")) range.twin = document.getElementById(range.dataset.twin);
     form.addEventListener("pointerdown", () => (this.ahead = false));
-    form.addEventListener("keydown", () => (this.ahead = true));
+    form.addEventListener("keydown", (event) => {
+      this.ahead = true;
+      const direction = { ArrowUp: 1, ArrowDown: -1 }[event.key];
+      if (direction && "step" in event.target.dataset && walk(event.target, direction)) event.preventDefault();
+    });
     form.addEventListener("focusin", (event) => this.lookAhead(event.target));
     form.addEventListener("input", (event) => {
+      this.pasted = /^insertFrom(Paste|Drop)/.test(event.inputType);
       this.mirror(event.target);
       this.send(event.target);
     });
-    form.addEventListener("change", () => this.speakSoon());
+    form.addEventListener("change", () => {
+      this.pasted = true;
+      if (!this.busy) this.takeRead();
+      this.speakSoon();
+    });
     form.addEventListener("submit", (event) => {
       if (event.submitter?.getAttribute("formmethod")) return;
       event.preventDefault();
@@ -122,7 +149,7 @@ class Panel {
     const range = field.twin ? field : this.form.querySelector(`[data-twin="${field.id}"]`);
     if (!range) return;
     if (!field.twin) {
-      const number = field.value.trim() === "" ? NaN : Number(field.value);
+      const number = numberOf(field.value);
       if (Number.isFinite(number)) reach(range, number);
     }
     const stops = range.dataset.stops?.split(" ");
@@ -173,14 +200,28 @@ class Panel {
       this.say("invalid");
       return;
     }
-    const key = state.toString();
-    if (this.shown !== key) this.paint(answer.html);
-    this.shown = key;
+    if (this.shown !== state.toString()) this.paint(answer.html);
+    if (this.pasted && this.takeRead()) state = this.state();
+    this.shown = state.toString();
     this.say(long ? "long" : "");
     this.refreshMoreSoon();
     for (const link of this.frame.querySelectorAll("a[data-state]")) link.hidden = long;
     if (!long) this.follow(state);
     this.lookAhead(source);
+  }
+
+  // what the server read from a log line goes into the fields that it belongs to, once the line is there as a whole
+  takeRead() {
+    const read = this.body.querySelector("[data-read]:not([data-taken])");
+    if (!read) return false;
+    read.dataset.taken = "";
+    for (const [name, text] of Object.entries(JSON.parse(read.dataset.read))) {
+      const field = this.form.elements[this.prefix + name];
+      field.value = text;
+      this.mirror(field);
+    }
+    this.follow(this.state());
+    return true;
   }
 
   // what the reader opened or scrolled inside the results stays as it was
@@ -306,13 +347,13 @@ class Panel {
 const divide = (range) => {
   const [a, b] = ["a", "b"].map((name) => range.form.elements[name]);
   range.addEventListener("input", () => {
-    const tokens = Math.max(2, Number(a.value) + Number(b.value)) || 1000;
+    const tokens = Math.max(2, numberOf(a.value) + numberOf(b.value)) || 1000;
     a.value = Math.min(tokens - 1, Math.max(1, Math.round((tokens * range.value) / 100)));
     b.value = tokens - a.value;
   });
   for (const field of [a, b]) {
     field.addEventListener("input", () => {
-      const share = (100 * Number(a.value)) / (Number(a.value) + Number(b.value));
+      const share = (100 * numberOf(a.value)) / (numberOf(a.value) + numberOf(b.value));
       if (Number.isFinite(share)) range.value = share;
     });
   }

@@ -24,21 +24,6 @@ def test_an_error_names_the_label_and_not_the_variable(open_page: Open) -> None:
         one.watch.complaints = []  # type: ignore[attr-defined]
 
 
-def test_start_answers_counts_without_gradients_and_names_what_it_asked_for(open_page: Open) -> None:
-    page = open_page("/en/start")
-    for typed, verdict in (("100;900", "multiply the loss by"), ("100, 900", "multiply the loss by"), ("nan", "")):
-        page.goto("/en/start")
-        page.locator("#curve > summary").click()
-        page.locator("#curve [name=counts]").fill(typed)
-        page.locator("#curve .ask").first.get_by_role("button").click()
-        if verdict:
-            expect(page.locator("[data-verdict]")).to_contain_text(verdict)
-        else:
-            expect(page.locator("[data-error=counts]")).not_to_be_empty()
-            assert page.locator("#framework_recipe-counts").input_value() == typed
-    page.watch.complaints = []  # type: ignore[attr-defined]
-
-
 def test_open_without_a_file_changes_nothing(open_page: Open) -> None:
     page = open_page(f"{OWN}?a=5")
     page.evaluate("window.same = true")

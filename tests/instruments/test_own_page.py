@@ -188,7 +188,6 @@ def test_no_calculator_has_a_field_of_the_workbench(name: str) -> None:
         ("body.n=2;8&body.g=1;1&body.sum=3", "body.sum"),
         ("body.n=2;8&body.g=1;1&scheme=none_such", "scheme"),
         ("body.n=2;8&body.g=1;x", "body.g"),
-        ("body.n=2;8", "body.g"),
         ("body.microsteps=[[{]", "body.microsteps"),
         ("body.n=2;8&body.g=1;1&body.theta0=0", "body.sgd_lr"),
     ],

@@ -257,10 +257,10 @@ def test_refused_inputs_keep_what_was_typed_and_say_why_beside_the_field(jinja: 
     assert f'data-error-for="{field}"' in html
 
 
-def test_a_number_that_the_number_input_would_drop_is_shown_as_text(jinja: Environment) -> None:
+def test_a_number_is_a_text_field_for_what_a_number_input_would_drop(jinja: Environment) -> None:
     panels = Panels(jinja, "")
     html = panels.html(panels.panel("en", registry()["replica_ledger"], {"a": "1/3"}))
-    assert '<input type="text" inputmode="decimal" id="replica_ledger-a" name="a" value="1/3"' in html
+    assert '<input type="text" data-step="1" inputmode="decimal" id="replica_ledger-a" name="a" value="1/3"' in html
 
 
 def test_inside_a_chapter_names_carry_the_prefix_and_other_panels_are_kept(jinja: Environment) -> None:

@@ -31,6 +31,7 @@ one operation (the cast of a shard to b_c or of a reduced gradient to b_s, kerne
 what a caching allocator keeps on top, HSDP, offloading, gradient accumulation.
 """
 
+import math
 from typing import Literal
 
 from samestep.app.calculators.fsdp_timeline.inputs import STATES, Inputs, PolicyName, Query
@@ -38,7 +39,12 @@ from samestep.app.calculators.fsdp_timeline.results import Moment, Result, Summa
 from samestep.app.calculators.fsdp_timeline.timeline import Group, groups_of, moments_of
 from samestep.app.mathematics.element_size import BYTES
 
-__all__ = ["STATES", "Inputs", "Query", "Result", "View", "compute", "present"]
+__all__ = ["STATES", "Inputs", "Query", "Result", "View", "compute", "panel", "present"]
+
+_DENSE = 12
+"""A dense decoder layer of width d has about 12·d² parameters: 4·d² of attention, 8·d² of a feed-forward of 4·d."""
+_WIDEST = 16_384
+"""The width of Llama 3.1 405B (arXiv 2407.21783, table 3): a dense layer much wider is a slip of the reader's."""
 
 GIB = 2**30
 
@@ -116,4 +122,17 @@ def present(inputs: Inputs) -> View:
     policy = inputs.reshard_after_forward
     selected = _name(policy)
     shard_ranks = None if isinstance(policy, bool) else policy
-    return View(**dict(result), selected=selected, current=result.schemes[selected], shard_ranks=shard_ranks)
+    width = math.isqrt(max(result.layer_parameters) // _DENSE)
+    return View(
+        **dict(result),
+        selected=selected,
+        current=result.schemes[selected],
+        shard_ranks=shard_ranks,
+        implausible_width=width if width > _WIDEST else None,
+    )
+
+
+def panel(query: Query) -> View:
+    """The panel's state: a whole model's size is cut into equal layers."""
+    view = present(query.inputs())
+    return view if query.model is None else view.model_copy(update={"assumed": ("equal_layers",)})

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from samestep.app.contract.errors import InputError
-from samestep.app.contract.fields import whole_number, whole_numbers
+from samestep.app.contract.fields import OrBlank, whole_number, whole_numbers
 from samestep.app.contract.forms import Form
 from samestep.app.contract.limits import MAX_RANKS
 from samestep.app.contract.models import (
@@ -104,6 +104,25 @@ class Inputs(InputsBase):
 
 
 class Query(Inputs, QueryBase):
-    """The panel has the fields of the body, `reshard_after_forward` as a text."""
+    """The panel has the fields of the body, `reshard_after_forward` as a text.
+
+    `model` is a whole model's size, in place of `parameters` and `root_parameters`: cut into equal layers, what does
+    not divide in the root.
+    """
 
     reshard_after_forward: Policy = Field(default="true", validate_default=True)
+    model: Annotated[Annotated[int, whole_number(1, MAX_PARAMETERS)] | None, OrBlank] = None
+
+    @model_validator(mode="after")
+    def _has_layers(self) -> "Query":
+        if self.model is not None and self.model < self.layers:
+            en, zh = f"is less than the {self.layers} layers", f"比 {self.layers} 层还少"
+            raise InputError(en, zh, field="model", code="greater_than_equal")
+        return self
+
+    def inputs(self) -> Inputs:
+        body = {name: getattr(self, name) for name in Inputs.model_fields}
+        if self.model is not None:
+            each, rest = divmod(self.model, self.layers)
+            body |= {"parameters": (each,), "root_parameters": rest}
+        return Inputs(**body)

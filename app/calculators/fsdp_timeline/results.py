@@ -104,8 +104,14 @@ class Result(ResultBase):
 
 
 class View(Result):
-    """What the panel shows: the chosen policy; `shard_ranks` is its number of ranks, null for true and false."""
+    """What the panel shows: the chosen policy; `shard_ranks` is its number of ranks, null for true and false.
+
+    `assumed` names what a whole model's size was completed with. `implausible_width` is how wide a dense decoder layer
+    of the largest layer's size would be, null where some model is that wide.
+    """
 
     selected: PolicyName
     current: Summary
     shard_ranks: int | None
+    assumed: tuple[Literal["equal_layers"], ...] = ()
+    implausible_width: int | None = None

@@ -1,7 +1,8 @@
 """What a fingerprint is taken of: the window and both sets of numbers, as a body and as the fields of a panel."""
 
+from collections.abc import Mapping
 from fractions import Fraction
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -78,6 +79,11 @@ class Inputs(InputsBase):
 
 class Query(QueryBase):
     """The panel. `part_gradients` are rows and `part_losses` values, one a rank, or one a cell, rank by rank."""
+
+    logged: ClassVar[tuple[Mapping[str, str], ...]] = (
+        {"loss": "reference_loss", "gradient_norm": "reference_norm"},
+        {"loss": "observed_loss", "gradient_norm": "observed_norm"},
+    )
 
     P: Whole = 2
     K: Whole = 3

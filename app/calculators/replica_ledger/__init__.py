@@ -19,9 +19,18 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from samestep.app.calculators.replica_ledger.inputs import Cell, Columns, given_gradients, in_columns, window_of
+from samestep.app.calculators.replica_ledger.inputs import (
+    Cell,
+    Columns,
+    assumed_gradients,
+    completed,
+    given_gradients,
+    in_columns,
+    window_of,
+    without_gradients,
+)
 from samestep.app.calculators.replica_ledger.judgement import Added, Step, evaluate
-from samestep.app.calculators.replica_ledger.results import CellRow, Result, Row, SchemeName, View
+from samestep.app.calculators.replica_ledger.results import Assumed, CellRow, Result, Row, SchemeName, Spread, View
 from samestep.app.calculators.replica_ledger.weighting import EmptyCell, Group, Scheme, Weights, alike
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.fields import JSON, NonNegative, OptionalRankRows, Real
@@ -30,7 +39,7 @@ from samestep.app.contract.limits import MAX_LISTED_CELLS, MAX_RANKS
 from samestep.app.contract.models import Inputs as InputsBase, Query as QueryBase, Reason, chosen
 from samestep.app.contract.numbers import replica_name
 from samestep.app.contract.rows import Rows, numbers_in_json
-from samestep.app.mathematics.window import REPLICA, Window, as_float
+from samestep.app.mathematics.window import REPLICA, Window, as_float, place_of
 
 _HALF = Fraction(1, 2)
 
@@ -122,11 +131,13 @@ class Query(QueryBase):
             targets = self.target_a, self.target_b
             counts, gradients = [self.a, self.b], [self.theta - target for target in targets]
             return _per_unit((1, 1), counts, gradients, [g * g * _HALF for g in gradients])
-        if self.gradients is None:
-            raise InputError(
-                "are needed together with counts", "须与 counts 一起给出", field="gradients", code="missing"
-            )
-        return _window_of(_Same(self.counts), _Same(self.gradients), _Same(self.losses))
+        given = _assumed(_Same(self.counts)) if self.gradients is None else self.gradients
+        return _window_of(_Same(self.counts), _Same(given), _Same(self.losses))
+
+    @property
+    def assumed(self) -> Assumed:
+        """What was not given and is filled in."""
+        return ("gradients",) if self.counts is not None and self.gradients is None else ()
 
     def inputs(self) -> Inputs:
         """The body that these fields stand for."""
@@ -158,6 +169,13 @@ class _Same:
 
 
 @lru_cache(maxsize=8)
+def _assumed(counts: _Same) -> Rows:
+    """Kept, so that the window of the same counts is known again."""
+    assert counts.rows is not None
+    return tuple(tuple(map(Fraction, row)) for row in assumed_gradients([len(row) for row in counts.rows]))
+
+
+@lru_cache(maxsize=8)
 def _window_of(counts: _Same, gradients: _Same, losses: _Same) -> tuple[Window, list[Fraction]]:
     """The window of matrices; kept while only other fields change. InputError where they do not fit together."""
     assert counts.rows is not None
@@ -186,7 +204,11 @@ def _schemes(empty_cell: EmptyCell) -> list[Scheme]:
 
 def compute(inputs: Inputs) -> Result:
     """Compare every scheme with the mean over the window; InputError where the body does not hold together."""
-    return evaluate(*_read(inputs))[0]
+    return evaluate(*_read(inputs))[0].model_copy(update={"assumed": _filled_in(inputs)})
+
+
+def _filled_in(inputs: Inputs) -> Assumed:
+    return ("gradients",) if without_gradients(inputs.microsteps) else ()
 
 
 def _read(inputs: Inputs) -> tuple[Window, tuple[Group, ...], Step | None, Added | None]:
@@ -196,7 +218,7 @@ def _read(inputs: Inputs) -> tuple[Window, tuple[Group, ...], Step | None, Added
         if names.count(name) > 1:
             en, zh = f"has two schemes called “{name}”", f"有两个方案同名“{name}”"
             raise InputError(en, zh, field="schemes", code="duplicate")
-    window = window_of(inputs.microsteps)
+    window = window_of(completed(inputs.microsteps))
     return window, alike(inputs.schemes, window), _step_of(inputs, window), _added_of(inputs, window)
 
 
@@ -205,7 +227,8 @@ def present(inputs: Inputs, scheme: str | None = None) -> View:
     window, groups, step, added = _read(inputs)
     selected = chosen([scheme.name for scheme in inputs.schemes], scheme)
     result, weighting = evaluate(window, groups, step, added)
-    return _view(selected, window, lambda r: given_gradients(inputs.microsteps, r), step, result, weighting[selected])
+    microsteps, result = completed(inputs.microsteps), result.model_copy(update={"assumed": _filled_in(inputs)})
+    return _view(selected, window, lambda r: given_gradients(microsteps, r), step, result, weighting[selected])
 
 
 def panel(query: Query) -> View:
@@ -213,6 +236,7 @@ def panel(query: Query) -> View:
     window, per_unit = query.window()
     step = Step(query.theta, query.lr)
     result, weighting = evaluate(window, _named(window.sizes, query.empty_cell), step, None)
+    result = result.model_copy(update={"assumed": query.assumed})
     return _view(query.scheme, window, window.nested(per_unit).__getitem__, step, result, weighting[query.scheme])
 
 
@@ -233,9 +257,31 @@ def _view(
         current=shown,
         rows=_rows(window, per_unit, current, weight.reason),
         cells=_cells(window, current),
+        spread=_spread(window, current),
         decision="undefined" if decision == "update" and not shown.defined else decision,
         theta=as_float(step.theta) if step else None,
         lr=as_float(step.lr) if step else None,
+    )
+
+
+def _spread(window: Window, current: NDArray[np.float64] | None) -> Spread | None:
+    """The heaviest and the lightest token; `current` holds the weight of a unit of mass, one a cell."""
+    filled = np.flatnonzero(window.float_counts)
+    if current is None or not len(filled):
+        return None
+    heaviest, lightest = (int(filled[pick(current[filled])]) for pick in (np.argmax, np.argmin))
+    apart = not np.isclose(current[heaviest], current[lightest], rtol=1e-9, atol=0)
+    several = max(window.sizes) > 1
+    names = [
+        (replica_name(r), k if several else None) for r, k in (place_of(window.sizes, i) for i in (heaviest, lightest))
+    ]
+    with np.errstate(all="ignore"):
+        times = float(current[heaviest] / current[lightest])
+    return Spread(
+        heaviest=names[0],
+        lightest=names[1],
+        times=1.0 if not apart else times if np.isfinite(times) else None,
+        of_right=None if apart else float(current[heaviest] * float(window.total)),
     )
 
 

@@ -2,7 +2,8 @@
 
 `microsteps[r][k]` is one cell: its mass with values per unit (`n`, `g`, `loss`), or its mass with sums (`n`, `G`,
 `S`), or its `items` (each `w`, `g`, `loss`). Large windows may come as columns in place of the cells. Up to
-MAX_EXACT_CELLS values are read exactly, more of them as float64.
+MAX_EXACT_CELLS values are read exactly, more of them as float64. Where no cell has a gradient, `assumed_gradients`
+stand in for them: the weights, which need none, are answered all the same.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +21,7 @@ from samestep.app.contract.forms import Form
 from samestep.app.contract.limits import MAX_CELLS, MAX_EXACT_CELLS, MAX_RANKS
 from samestep.app.contract.models import Inputs
 from samestep.app.contract.numbers import exact
-from samestep.app.mathematics.window import Window, total
+from samestep.app.mathematics.window import Window, place_of, total
 
 RawGradient = Annotated[
     int | float | str | list[int | float | str],
@@ -61,6 +62,9 @@ class Cell(TypedDict, total=False):
 
 _NOTHING_TO_SUM = ("must be 0 where n is 0: there is nothing to sum", "n 为 0 时须为 0：没有可以求和的东西")
 
+_ASSUMED = (-2, 1)
+"""Two gradients that part with most wrong weights: those of the chapter's example."""
+
 RawRows = Annotated[RawMatrix, Field(min_length=1, max_length=MAX_RANKS)]
 
 
@@ -74,10 +78,39 @@ class Columns(Inputs):
     S: RawRows | None = None
 
 
+def assumed_gradients(sizes: Sequence[int]) -> list[list[int]]:
+    """What stands in for gradients that nobody gave: −2 and 1 in turn, another in every neighbouring cell."""
+    return [[_ASSUMED[(r + k) % 2] for k in range(size)] for r, size in enumerate(sizes)]
+
+
+def without_gradients(microsteps: list[list[Cell]] | Columns) -> bool:
+    """Whether the window is counts alone, perhaps with losses."""
+    if isinstance(microsteps, Columns):
+        return microsteps.g is None and microsteps.G is None
+    cells = [cell for row in microsteps for cell in row]
+    return bool(cells) and all("n" in cell and cell.keys() <= {"n", "loss", "S"} for cell in cells)
+
+
+def completed(microsteps: list[list[Cell]] | Columns) -> list[list[Cell]] | Columns:
+    """The window with a gradient in every cell: assumed ones where none was given."""
+    if not without_gradients(microsteps):
+        return microsteps
+    gradients: list[list[Any]] = assumed_gradients([len(row) for row in _rows_of(microsteps)])
+    if isinstance(microsteps, Columns):
+        return microsteps.model_copy(update={"g": gradients})
+    return [
+        [Cell(**cell, g=g) for cell, g in zip(row, given, strict=True)]
+        for row, given in zip(microsteps, gradients, strict=True)
+    ]
+
+
+def _rows_of(microsteps: list[list[Cell]] | Columns) -> Sequence[Sequence[Any]]:
+    return microsteps.n if isinstance(microsteps, Columns) else microsteps
+
+
 def window_of(microsteps: list[list[Cell]] | Columns) -> Window:
     """Read a window; InputError names the cell that cannot be used."""
-    rows = microsteps.n if isinstance(microsteps, Columns) else microsteps
-    sizes = tuple(map(len, rows))
+    sizes = tuple(map(len, _rows_of(microsteps)))
     cells = sum(sizes)
     if cells > MAX_CELLS:
         raise InputError(
@@ -93,12 +126,10 @@ def _from_columns(columns: Columns, sizes: tuple[int, ...], *, exactly: bool) ->
         if getattr(columns, per_unit) is not None and getattr(columns, summed) is not None:
             en, zh = f"give {per_unit} or {summed}, not both", f"{per_unit} 与 {summed} 只能给一个"
             raise InputError(en, zh, field=("microsteps", summed), code="exclusive")
-    if columns.g is None and columns.G is None:
-        raise InputError("is missing (or G)", "缺失（或给出 G）", field=("microsteps", "g"), code="missing")
     counts = _column(columns, "n", sizes, exactly=exactly)
     negative = [count.numerator < 0 for count in counts] if exactly else counts < 0
     if np.any(negative):
-        r, k = _place(sizes, int(np.argmax(negative)))
+        r, k = place_of(sizes, int(np.argmax(negative)))
         raise InputError("must be 0 or more", "不能小于 0", field=("microsteps", "n", r, k), code="greater_than_equal")
     sums: dict[str, Any] = {}
     for per_unit, summed in (("g", "G"), ("loss", "S")):
@@ -106,7 +137,7 @@ def _from_columns(columns: Columns, sizes: tuple[int, ...], *, exactly: bool) ->
             sums[summed] = _column(columns, summed, sizes, exactly=exactly)
             stray = (counts == 0) & (sums[summed] != 0)
             if stray.any():
-                place = _place(sizes, int(np.argmax(stray)))
+                place = place_of(sizes, int(np.argmax(stray)))
                 raise InputError(*_NOTHING_TO_SUM, field=("microsteps", summed, *place), code="not_zero")
         elif getattr(columns, per_unit) is not None:
             sums[summed] = counts * _column(columns, per_unit, sizes, exactly=exactly)
@@ -134,7 +165,7 @@ def _read_all(flat: list[Any], read: Callable[[Any], Any], name: str, sizes: tup
     try:
         values.extend(map(read, flat))
     except InputError as error:
-        r, k = _place(sizes, len(values))
+        r, k = place_of(sizes, len(values))
         raise InputError(error.en, error.zh, field=("microsteps", name, r, k), code=error.code) from None
     return values
 
@@ -161,13 +192,6 @@ def in_columns(microsteps: object) -> dict[str, Any] | None:
     if any(isinstance(value, list) for cell in cells for value in cell.values()):
         return None
     return {name: [[cell[name] for cell in row] for row in microsteps] for name in cells[0]}
-
-
-def _place(sizes: Sequence[int], index: int) -> tuple[int, int]:
-    """Replica and microstep of a flat index."""
-    ends = np.cumsum(sizes)
-    r = int(np.searchsorted(ends, index, side="right"))
-    return r, index - int(ends[r] - sizes[r])
 
 
 def _as_float(value: int | float | str) -> float:

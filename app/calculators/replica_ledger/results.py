@@ -19,6 +19,10 @@ SchemeName = Literal[
 ]
 
 
+Assumed = tuple[Literal["gradients"], ...]
+"""What was not given and is filled in: what rests on it is no answer about the reader's run, the weights are."""
+
+
 class Reference(ResultBase):
     """The mean over the window. `cell_weights[r][k]` = n_rk / N."""
 
@@ -56,11 +60,12 @@ class SchemeResult(ResultBase):
 
 
 class Result(ResultBase):
-    """`N` is the mass of the window; one entry of `schemes` a scheme, by name."""
+    """`N` is the mass of the window; one entry of `schemes` a scheme, by name; `assumed` names what was not given."""
 
     N: float
     reference: Reference
     schemes: dict[str, SchemeResult]
+    assumed: Assumed = ()
 
     def tables(self) -> list[Table]:
         header = ("scheme", "defined", "grad", "reported_loss", "ratio_to_reference", "matches_reference", "reason")
@@ -94,16 +99,32 @@ class CellRow(TypedDict):
     current_token_weight: float | None
 
 
+class Spread(ResultBase):
+    """The tokens that the chosen scheme weighs most and least: replica, and the microstep (from 0) where a replica has
+    several.
+
+    `times` is the one weight over the other: 1 where all are alike, null where the lesser is 0 or too far below for
+    float64. `of_right` is the common weight over the right one, 1/N, where all are alike.
+    """
+
+    heaviest: tuple[str, int | None]
+    lightest: tuple[str, int | None]
+    times: float | None
+    of_right: float | None
+
+
 class View(Result):
     """What the panel shows: the chosen scheme beside the reference, replica by replica and cell by cell.
 
-    `theta` and `lr` are null where the body asks for no step.
+    `spread` is null where the scheme is undefined or there is no token. `theta` and `lr` are null where the body asks
+    for no step.
     """
 
     selected: str
     current: SchemeResult
     rows: list[Row]
     cells: Annotated[list[CellRow], SkipValidation] | None
+    spread: Spread | None
     decision: Literal["update", "skip_all_replicas", "undefined"]
     theta: float | list[float] | None
     lr: float | None
