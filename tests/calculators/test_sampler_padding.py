@@ -12,13 +12,14 @@ from torch.utils.data import BatchSampler, DistributedSampler
 from samestep.app.calculators.sampler_padding import Inputs, present
 from samestep.app.calculators.sampler_padding.distributed_sampler import order
 from samestep.app.contract.limits import MAX_EXACT_CELLS, MAX_LISTED_CELLS
-from tests.kit import Asked, Body, Program, agrees, cases, quarters
+from tests.kit import Asked, Body, Program, agrees, cases, instrument_cases, quarters
 
 asked = Asked("sampler_padding")
 answer, view, refusal = asked.answer, asked.view, asked.refusal
 
 
 def dealt_by_torch(body: Body, drop_last: bool) -> list[list[int]]:
+    """Torch's deal; the repeats of `last` are put in the places of its own."""
     ranks = []
     for rank in range(body["replicas"]):
         sampler = DistributedSampler(
@@ -31,10 +32,16 @@ def dealt_by_torch(body: Body, drop_last: bool) -> list[list[int]]:
         )
         sampler.set_epoch(body.get("epoch", 0))
         ranks.append(list(sampler))
+    if body.get("repeat") == "last" and not drop_last:
+        size, replicas = body["dataset_size"], body["replicas"]
+        rounds = [i for dealt in zip(*ranks, strict=True) for i in dealt]
+        ranks = [[rounds[min(place, size - 1)] for place in range(r, len(rounds), replicas)] for r in range(replicas)]
     return ranks
 
 
-@pytest.mark.parametrize("case", cases("sampler").values(), ids=lambda case: case["id"])
+@pytest.mark.parametrize(
+    "case", [*cases("sampler").values(), *instrument_cases("sampler_padding")], ids=lambda case: case["id"]
+)
 def test_the_worked_case_is_met_at_its_tolerance(case: Body) -> None:
     agrees(answer(case["inputs"]), case["expected"], **case["tolerance"])
 
@@ -50,6 +57,7 @@ def bodies(draw: st.DrawFn) -> Body:
         "seed": draw(st.integers(0, 2**40)),
         "epoch": draw(st.integers(0, 5)),
         "drop_last": draw(st.booleans()),
+        "repeat": draw(st.sampled_from(["start", "last"])),
         "per_sample_grad": draw(st.lists(numbers, min_size=size, max_size=size)),
     }
 
@@ -218,6 +226,7 @@ def test_a_large_data_set_leaves_out_lists_and_fractions_and_keeps_the_means() -
         ({"replicas": 0}, "replicas"),
         ({"replicas": 4097}, "replicas"),
         ({"shuffle": 1}, "shuffle"),
+        ({"repeat": "first"}, "repeat"),
         ({"seed": -1}, "seed"),
         ({"microbatch": 0}, "microbatch"),
         ({"per_sample_grad": [1, 2]}, "per_sample_grad"),
@@ -244,6 +253,7 @@ def any_body(source: random.Random) -> Body:
         "replicas": source.randint(1, 7),
         "shuffle": source.random() < 0.5,
         "drop_last": source.random() < 0.5,
+        "repeat": source.choice(["start", "last"]),
         "seed": source.randint(0, 99),
         "epoch": source.randint(0, 3),
         "microbatch": source.choice([None, 2]),

@@ -118,6 +118,7 @@ TYPED: dict[str, State] = {
         "replicas": "4",
         "shuffle": "true",
         "drop_last": "true",
+        "repeat": "last",
         "seed": "3",
         "epoch": "2",
         "microbatch": "2",

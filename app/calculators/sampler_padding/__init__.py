@@ -2,8 +2,9 @@
 
 Words and symbols: D = `dataset_size` samples with the gradients g_i (`per_sample_grad`; any value with a mean, such as
 a loss or a score, will do), P = `replicas`. The ranks get what `distributed_sampler` deals: C = P·ceil(D/P) samples
-are consumed, of which R = C - D are repeats; with `drop_last` C = P·floor(D/P), and D - C are dropped. All ranks get
-the same number, so that the mean of the ranks' means is the mean over all consumed samples. By the definition of a mean
+are consumed, of which R = C - D are repeats of the order's start or (`repeat`) of its last sample; with `drop_last`
+C = P·floor(D/P), and D - C are dropped. All ranks get the same number, so that the mean of the ranks' means is the mean
+over all consumed samples. By the definition of a mean
 
     repeats:    mean over consumed - mean over the data set = (R/C) · (mean of the repeats - mean over the data set)
     drop_last:  mean over kept - mean over the data set = ((D - C)/C) · (mean over the data set - mean of the dropped)
@@ -22,7 +23,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from samestep.app.calculators.sampler_padding.distributed_sampler import Indices, deal, order
+from samestep.app.calculators.sampler_padding.distributed_sampler import Indices, Repeat, deal, order
 from samestep.app.calculators.sampler_padding.means import Mean, Samples
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.fields import Flag, OrBlank, RawList, Real, numbers, whole_number
@@ -65,6 +66,7 @@ class Inputs(InputsBase):
     replicas: Replicas = Field(examples=[3])
     shuffle: Flag = False
     drop_last: Flag = False
+    repeat: Repeat = "start"
     seed: Seed = 0
     epoch: Seed = 0
     microbatch: Annotated[Size | None, OrBlank] = None
@@ -81,6 +83,7 @@ class Query(QueryBase):
     replicas: Replicas = 3
     shuffle: Flag = False
     drop_last: Flag = False
+    repeat: Repeat = "start"
     seed: Seed = 0
     epoch: Seed = 0
     microbatch: Annotated[Size | None, OrBlank] = None
@@ -189,7 +192,7 @@ class _Shares:
 
 def _shares(inputs: Inputs) -> _Shares:
     ordered = order(inputs.dataset_size, inputs.seed + inputs.epoch if inputs.shuffle else None)
-    repeated, _ = deal(ordered, inputs.replicas, drop_last=False)
+    repeated, _ = deal(ordered, inputs.replicas, drop_last=False, repeat=inputs.repeat)
     kept, cut = deal(ordered, inputs.replicas, drop_last=True)
     return _Shares(ordered, repeated, kept, cut)
 
