@@ -223,6 +223,7 @@ _EXCEPTIONS: dict[str, Callable[[Any], bool]] = {
     "label_count": lambda inputs: inputs.pad_id == -100 or _tokens_of_rows(inputs) > _LARGEST_TENSOR,
     "no_sync_timeline": lambda i: i.unused != "nowhere" and not i.find_unused_parameters,
     "local_updates": lambda i: len(i.targets) * i.local_steps * i.rounds > _MANY_LOCAL_STEPS,
+    "metric_ledger": lambda inputs: _items(inputs) > _LARGEST_TENSOR,
     "objective_weights": lambda i: sum(sum(cell) for row in i.sequences for cell in row) > _LARGEST_TENSOR,
     "ratio_fingerprint": lambda inputs: inputs.P * inputs.K > _LARGEST_TENSOR,
     "schedule_clock": lambda i: i.P * i.batches * i.epochs > _MANY_STEPS,
@@ -241,3 +242,7 @@ def _rule(inputs: Any) -> Rule:
 
 def _tokens_of_rows(inputs: Any) -> int:
     return sum(sum(row.lengths or ()) for rank in inputs.cells for cell in rank for row in cell)
+
+
+def _items(inputs: Any) -> int:
+    return sum(int(exact(cell.get(name, 0))) for rank in inputs.cells for cell in rank for name in ("n", "repeated_n"))

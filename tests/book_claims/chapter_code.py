@@ -22,6 +22,7 @@ CHAPTERS = (
     "50-first-difference",
     "60-gradient-flip",
     "70-two-process-verification",
+    "75-evaluation-over-ranks",
     "110-update-and-stability",
     "120-mixed-precision-order",
     "130-sharding",

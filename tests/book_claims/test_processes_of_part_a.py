@@ -1,4 +1,4 @@
-"""The programs of several processes in chapters 20 and 40, with what their exercises change in them."""
+"""The programs of several processes in chapters 20, 40 and 75, with what their exercises change in them."""
 
 import math
 import re
@@ -19,6 +19,13 @@ LOOPS: dict[str, list[tuple[str, str]]] = {
     ],
 }
 """The complete loop of chapter 20 by name, with what its exercise changes."""
+
+EVALUATIONS: dict[str, list[tuple[str, str]]] = {
+    "evaluation": [],
+    "evaluation_with_repeats": [("for i, repeated in batch if not repeated)", "for i, _ in batch)")],
+    "evaluation_without_the_end": [("shuffle=False)", "shuffle=False, drop_last=True)")],
+}
+"""The same of chapter 75."""
 
 SCATTER = """
 class Scatter(torch.autograd.Function):
@@ -95,6 +102,8 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
         (listed, listed + '("scatter", Scatter.apply), ("zeros", Zeros.apply), '),
     ]
     named = {name: edited(loop, edits) for name, edits in LOOPS.items()}
+    (evaluation,) = programs("75-evaluation-over-ranks")
+    named |= {name: edited(evaluation, edits) for name, edits in EVALUATIONS.items()}
     named |= {"adjoint": edited(adjoint, scatter), "mismatches": MISMATCHES}
     found = run_together(tmp_path_factory.mktemp("programs"), named)
     assert [name for name, one in found.items() if one.error] == []
@@ -152,3 +161,29 @@ def test_another_order_of_calls_mixes_numbers_in_silence(ran: dict[str, Ran]) ->
 def test_small_buffers_of_other_shapes_give_one_rank_wrong_numbers_and_let_the_other_wait(ran: dict[str, Ran]) -> None:
     found = sorted(line for line in ran["mismatches"].out.splitlines() if line.startswith("shape"))
     assert found == ["shape 0 waited", "shape 1 returned 1.0 3.0"]
+
+
+def metrics(one: Ran) -> dict[int, tuple[list[float], list[float]]]:
+    """By number of ranks: loss, perplexity, accuracy and F1, pooled, and as means of batches."""
+    found = re.findall(r"(\d) ranks? +pooled ([^\n]*?)  batches ([^\n]*)", one.out)
+    return {int(ranks): ([*map(float, pooled.split())], [*map(float, means.split())]) for ranks, pooled, means in found}
+
+
+def test_pooled_metrics_do_not_know_the_number_of_ranks_and_means_of_batches_do(ran: dict[str, Ran]) -> None:
+    found = metrics(ran["evaluation"])
+    pooled, means = zip(*(found[ranks] for ranks in (1, 2, 3)), strict=True)
+    assert pooled[0] == pooled[1] == pooled[2]
+    assert round(pooled[0][1], 2) == 8.41
+    assert [round(perplexity, 2) for _, perplexity, _, _ in means] == [7.84, 7.77, 10.05]
+    assert [math.isnan(f1) for *_, f1 in means] == [True, False, True]
+
+
+def test_counted_repeats_move_the_pooled_loss_on_two_and_three_ranks_and_a_dropped_end_is_another_data_set(
+    ran: dict[str, Ran],
+) -> None:
+    right = metrics(ran["evaluation"])[1][0][0]
+    repeated, cut = (metrics(ran[f"evaluation_{name}"]) for name in ("with_repeats", "without_the_end"))
+    assert repeated[1][0][0] == cut[1][0][0] == right
+    assert all(abs(repeated[ranks][0][0] - right) > 0.01 for ranks in (2, 3))
+    assert cut[2][0] == cut[3][0]
+    assert abs(cut[3][0][0] - right) > 0.01

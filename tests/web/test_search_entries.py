@@ -44,6 +44,11 @@ QUERIES = {
         sentence-transformers           conformance/sentence_transformers
         average of averages             glossary#mean-of-means
         replica_ledger                  calculators/replica_ledger
+        perplexity                      calculators/metric_ledger
+        gather_for_metrics              start#evaluation
+        F1                              calculators/metric_ledger
+        F1 score over ranks             evaluation-over-ranks
+        mean of perplexities            evaluation-over-ranks#sec-exponential
     """,
     "zh": """
         显存                  start#memory
@@ -74,6 +79,9 @@ QUERIES = {
         混合精度              mixed-precision-order
         空窗口                glossary#empty-window
         批次大小              glossary#batch-size
+        困惑度                start#evaluation
+        gather_for_metrics    start#evaluation
+        评测                  evaluation-over-ranks
     """,
 }
 ASKED = [
