@@ -9,7 +9,16 @@ from samestep.app.contract.errors import InputError
 
 _LISTED_NAMES = 12
 
-Reason = Literal["empty_cell", "zero_count", "zero_reference", "non_finite", "not_reached", "not_reduced"]
+Reason = Literal[
+    "empty_cell",
+    "zero_count",
+    "zero_reference",
+    "non_finite",
+    "not_reached",
+    "not_reduced",
+    "one_value",
+    "zero_variance",
+]
 
 
 class Inputs(BaseModel):

@@ -224,6 +224,7 @@ _EXCEPTIONS: dict[str, Callable[[Any], bool]] = {
     "no_sync_timeline": lambda i: i.unused != "nowhere" and not i.find_unused_parameters,
     "local_updates": lambda i: len(i.targets) * i.local_steps * i.rounds > _MANY_LOCAL_STEPS,
     "metric_ledger": lambda inputs: _items(inputs) > _LARGEST_TENSOR,
+    "loss_terms": lambda i: sum(sum(map(float, row)) for t in i.terms for row in t.counts or ()) > _LARGEST_TENSOR,
     "objective_weights": lambda i: sum(sum(cell) for row in i.sequences for cell in row) > _LARGEST_TENSOR,
     "ratio_fingerprint": lambda inputs: inputs.P * inputs.K > _LARGEST_TENSOR,
     "schedule_clock": lambda i: i.P * i.batches * i.epochs > _MANY_STEPS,

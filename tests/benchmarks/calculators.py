@@ -90,6 +90,35 @@ def info_nce_memory() -> None:
     print(tracemalloc.get_traced_memory()[1])
 
 
+def loss_terms() -> None:
+    """Nine recipes of two terms over a million cells, from lists to the answer."""
+    from samestep.app.calculators import loss_terms as calculator
+
+    random = np.random.default_rng(11)
+    counts = random.integers(1, 100, (CELLS // 1_000, 1_000))
+    cells = {"counts": counts.tolist(), "sums": (counts * random.random(counts.shape)).tolist()}
+    terms = [{"name": "main", **cells}, {"name": "second", "coefficient": 0.1, **cells}]
+    inputs = calculator.Inputs.model_validate({"terms": terms})
+    print(f"loss_terms, {CELLS:,} cells, 2 terms: {seconds(lambda: calculator.compute(inputs), 5):.3f} s")
+
+
+def batch_statistics() -> None:
+    """Four scopes of a million values in a thousand cells, and six of as many numbers of routed tokens."""
+    from samestep.app.calculators import batch_statistics as calculator
+
+    random = np.random.default_rng(11)
+    values = random.normal(size=(100, 10, CELLS // 1_000)).tolist()
+    assigned = random.integers(0, 9, (1_000, 125, 8))
+    cells = [
+        [{"tokens": int(a.sum()), "assigned": a.tolist(), "probability": [0.125] * 8} for a in row] for row in assigned
+    ]
+    for term, given in (("whiten", values), ("batch_norm", values), ("load_balance", cells)):
+        field = "cells" if term == "load_balance" else "values"
+        inputs = calculator.Inputs.model_validate({"term": term, field: given})
+        taken = seconds(lambda inputs=inputs: calculator.compute(inputs), 3)  # type: ignore[misc]
+        print(f"batch_statistics, {term}, {CELLS:,} numbers: {taken:.3f} s")
+
+
 def schedule_clock() -> None:
     """Seven clocks over a billion microbatches with ten thousand skips."""
     from samestep.app.calculators import schedule_clock as calculator
@@ -105,4 +134,6 @@ if __name__ == "__main__":
     else:
         ledger()
         info_nce()
+        loss_terms()
+        batch_statistics()
         schedule_clock()

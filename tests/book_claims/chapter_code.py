@@ -23,6 +23,7 @@ CHAPTERS = (
     "60-gradient-flip",
     "70-two-process-verification",
     "75-evaluation-over-ranks",
+    "95-more-than-one-term",
     "110-update-and-stability",
     "120-mixed-precision-order",
     "130-sharding",

@@ -50,6 +50,8 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
         "drifted": with_both_repairs(counted, drift=True),
         "seen": with_a_factor_on_the_layer(programs("140-fsdp-lifecycle")[0]),
         "rounds": with_one_pass_a_round(programs("165-local-updates")[0]),
+        "terms": programs("95-more-than-one-term")[1],
+        "penalised": with_a_penalty(programs("95-more-than-one-term")[1]),
     }
     return run_together(tmp_path_factory.mktemp("programs"), named)
 
@@ -103,6 +105,22 @@ def with_one_pass_a_round(code: str) -> str:
     return code.replace("def check(", f"{proportional}def check(").replace(start, f"{compared}{start}")
 
 
+def with_a_penalty(code: str) -> str:
+    """The program of chapter 95 as its exercise asks: a constant third term that every microstep adds."""
+    changes = {
+        "COEFFICIENTS = torch.tensor([1, 0.1]": "COEFFICIENTS = torch.tensor([1, 0.1, 0.5]",
+        "torch.ones(2, dtype": "torch.ones(3, dtype",
+        "for t in range(2)]).backward()": "for t in range(2)] + [torch.tensor(6.0)]).backward()",
+        "COEFFICIENTS * sums / COUNTS.sum((1, 2))": (
+            "COEFFICIENTS * torch.cat([sums / COUNTS.sum((1, 2)), torch.tensor([6.0])])"
+        ),
+    }
+    for old, new in changes.items():
+        assert code.count(old) == 1, old
+        code = code.replace(old, new)
+    return code
+
+
 def counts_of_scale(ran: Ran) -> dict[str, list[float]]:
     """By the name of the norm: how often each rank says that `scale` was counted."""
     found = re.findall(r"^(\d) (\w+) .*'scale': ([\d.]+)", ran.out, re.MULTILINE)
@@ -120,6 +138,27 @@ def test_chapter_70_calling_the_wrapped_module_is_found_by_comparing_replicas(ra
     assert off == pytest.approx(apart / 2, rel=0.01)
     for lang in ("en", "zh"):
         assert f"{apart:.4f}" in chapter(lang, "70-two-process-verification")
+
+
+def test_chapter_95_what_arrives_of_each_term_is_its_multiple(ran: dict[str, Ran]) -> None:
+    assert ran["terms"].error == ""
+    shares = {line.split()[0]: numbers(line.partition(" ")[2]) for line in ran["terms"].out.splitlines()}
+    assert shares["own_count"] == [1, 1]
+    assert shares["first_count"] == [1, 0.3125]
+    assert shares["without_P"] == [0.5, 0.5]
+    assert all(abs(share - 1) > 1e-3 for share in shares["cell_mean"])
+
+
+def test_chapter_95_a_penalty_of_every_microstep_arrives_as_often_as_there_are_microsteps(ran: dict[str, Ran]) -> None:
+    assert ran["penalised"].error == ""
+    (line,) = [line for line in ran["penalised"].out.splitlines() if line.startswith("own_count")]
+    assert numbers(line.partition(" ")[2]) == [1, 1, 2]
+
+
+def test_chapter_95_three_sums_give_the_mean_and_variance_of_all_ranks() -> None:
+    together, averaged = output(programs("95-more-than-one-term")[0]).splitlines()
+    assert numbers(together) == pytest.approx([4, 7.5])
+    assert numbers(averaged) == pytest.approx([3.75, 25 / 12])
 
 
 def test_chapter_110_an_empty_window_moves_what_the_chapter_says() -> None:

@@ -55,7 +55,7 @@ def forgive(page: Any, path: str) -> None:
 
 
 @each_kind
-def test_axe_finds_no_violation_on_either_screen_and_in_either_scheme(open_page: Callable[..., Page], path: str) -> None:
+def test_axe_finds_no_violation_on_either_screen_in_either_scheme(open_page: Callable[..., Page], path: str) -> None:
     page = open_page(path, reduced_motion="reduce")
     page.evaluate("document.querySelectorAll('details').forEach(details => details.open = true)")
     found = []
