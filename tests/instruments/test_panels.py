@@ -211,6 +211,7 @@ TYPED: dict[str, State] = {
         "empty": "skip",
         "optimised": "mean_of_rank_means",
         "scheme": "accuracy_mean_of_batches",
+    },
     "loss_terms": {
         "counts": "3,4;1,2",
         "sums": "1,2;3,4",

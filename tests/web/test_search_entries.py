@@ -43,6 +43,15 @@ QUERIES = {
         accelerate                      conformance/accelerate
         sentence-transformers           conformance/sentence_transformers
         average of averages             glossary#mean-of-means
+        MoE                             calculators/batch_statistics
+        auxiliary loss                  calculators/loss_terms
+        MTP                             calculators/loss_terms
+        KL                              calculators/loss_terms
+        distillation                    calculators/loss_terms
+        whitening                       more-than-one-term#sec-whitening
+        advantage                       calculators/batch_statistics
+        BatchNorm                       calculators/batch_statistics
+        load balancing                  calculators/batch_statistics
         replica_ledger                  calculators/replica_ledger
         perplexity                      calculators/metric_ledger
         gather_for_metrics              start#evaluation
@@ -82,6 +91,10 @@ QUERIES = {
         困惑度                start#evaluation
         gather_for_metrics    start#evaluation
         评测                  evaluation-over-ranks
+        蒸馏                  calculators/loss_terms
+        辅助损失              calculators/loss_terms
+        白化                  calculators/batch_statistics
+        负载均衡              calculators/batch_statistics
     """,
 }
 ASKED = [

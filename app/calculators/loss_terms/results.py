@@ -84,7 +84,7 @@ class Result(ResultBase):
 
     def tables(self) -> list[Table]:
         """One row a scheme and term, one a way to add the penalties, then one a cell."""
-        header = ("scheme", "value", "matches_reference", "term", "recipe", *_TERM_FIELDS)
+        header = ("scheme", "loss", "matches_reference", "term", "recipe", *_TERM_FIELDS)
         rows = [
             (name, scheme.value, scheme.matches_reference, term, recipe, *(getattr(one, f) for f in _TERM_FIELDS))
             for name, scheme in self.schemes.items()
