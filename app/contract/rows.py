@@ -26,6 +26,7 @@ _PRINTED_OPTION = re.compile(r",\s*\w+=[\w'\".:<>]+(?=\s*[,)])")
 """`dtype=torch.float64`, `device='cuda:0'` behind a printed tensor."""
 _BETWEEN_ROWS = re.compile(r"[\])]\s*[,;]?\s*[\[(]")
 _BRACKETS = re.compile(r"[\[\]()]")
+_MEMBER_BREAK = re.compile(r"[+＋\s]+")
 _SHORT = 65_536
 """Characters of rows that are kept parsed: what a browser sends again with every step of a slider."""
 
@@ -53,6 +54,11 @@ def _printed_row(text: str) -> list[str]:
     inside = _BRACKETS.sub(" ", text).strip().rstrip(", ")
     cells = inside.split(",") if "," in inside else inside.split() or [""]
     return [cell.strip() for cell in cells]
+
+
+def split_members(text: str) -> list[list[list[str]]]:
+    """Cut `4+2,8;3,` into rows, cells and the members of a cell, with `+` or a blank between; a blank cell has none."""
+    return [[[part for part in _MEMBER_BREAK.split(cell) if part] for cell in row] for row in split_rows(text)]
 
 
 def rows_of(value: object) -> Rows:
@@ -121,6 +127,11 @@ def write_list(values: Iterable[object]) -> str:
 def write_rows(rows: Iterable[Iterable[Fraction | float]]) -> str:
     """`2,3;8,0`: what `split_rows` cuts."""
     return ";".join(map(write_list, rows))
+
+
+def write_members(rows: Iterable[Iterable[Iterable[object]]]) -> str:
+    """`4+2,8;3,`: what `split_members` cuts."""
+    return ";".join(",".join("+".join(map(str, cell)) for cell in row) for row in rows)
 
 
 def numbers_in_json(rows: Iterable[Iterable[Fraction]]) -> list[list[int | float | str]]:

@@ -62,7 +62,7 @@ def _programs() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    jinja.filters.update(python=python, number=number, operand=operand, tokens=_tokens)
+    jinja.filters.update(python=python, number=number, operand=operand, picked=_picked, tokens=_tokens)
     jinja.tests["list"] = lambda value: isinstance(value, list | tuple)
     jinja.tests["above"] = lambda value, bound: exact(value) > bound
     return jinja
@@ -82,6 +82,14 @@ def operand(value: Any) -> str:
     """A number that may stand inside a product or a quotient."""
     text = number(value)
     return f"({text})" if text.startswith("-") or "/" in text else text
+
+
+def _picked(nested: Any, name: str) -> Any:
+    """One entry of every object in nested lists; None where one of them has none."""
+    if isinstance(nested, Mapping):
+        return nested.get(name)
+    picked = [_picked(entry, name) for entry in nested]
+    return None if None in picked else picked
 
 
 def _tokens(microsteps: Any) -> list[list[list[list[Any]]]]:
@@ -210,6 +218,10 @@ def _is_moderate(typed: Any) -> bool:
     return size == 0 or not math.isfinite(size) or _SMALLEST <= size <= _LARGEST
 
 
+def _tokens_of_completions(inputs: Any) -> int:
+    return sum(int(exact(one["length"])) for row in inputs.completions for cell in row for one in cell)
+
+
 def _has_an_idle_replica(inputs: Any) -> bool:
     """A replica without microsteps takes no part in a backward pass, so that autograd cannot tell 0/0 from nothing."""
     rows = inputs.microsteps if isinstance(inputs.microsteps, list) else inputs.microsteps.n
@@ -228,6 +240,7 @@ _EXCEPTIONS: dict[str, Callable[[Any], bool]] = {
     "objective_weights": lambda i: sum(sum(cell) for row in i.sequences for cell in row) > _LARGEST_TENSOR,
     "ratio_fingerprint": lambda inputs: inputs.P * inputs.K > _LARGEST_TENSOR,
     "schedule_clock": lambda i: i.P * i.batches * i.epochs > _MANY_STEPS,
+    "rl_weights": lambda inputs: not 0 < _tokens_of_completions(inputs) <= _LARGEST_TENSOR,
     "sampler_padding": lambda inputs: inputs.dataset_size * inputs.replicas > _LARGEST_TENSOR,
     "token_budget": lambda i: sum(i.lengths) > _LARGEST_TENSOR or i.epochs * len(i.lengths) > _MANY_STEPS,
     "update_rounding": lambda inputs: inputs.steps > _MANY_STEPS,

@@ -40,7 +40,7 @@ REASONS: dict[str, tuple[str, str]] = {
     "not_reached": ("训练结束前没有到达", "the run ends before"),
     "not_reduced": ("从未归约，.grad 仍是 None", "never reduced: .grad is still None"),
     "one_value": ("只有一个值，没有方差", "one value alone has no variance"),
-    "zero_variance": ("方差为 0，又没有加 eps", "the variance is 0, and eps is too"),
+    "zero_variance": ("方差为 0，商没有定义", "the variance is 0, so there is no quotient"),
 }
 """Why a number is missing, in words, by reason code."""
 

@@ -128,6 +128,21 @@ def schedule_clock() -> None:
     print(f"schedule_clock, 10⁹ batches, 10⁴ skips: {seconds(lambda: calculator.compute(inputs), 5):.4f} s")
 
 
+def rl_weights() -> None:
+    """A million completions with rewards on 500 ranks, 100 microsteps each: every name's weights."""
+    from samestep.app.calculators import rl_weights as calculator
+
+    random = np.random.default_rng(11)
+    lengths, rewards = random.integers(1, 4_096, CELLS).tolist(), random.random(CELLS).tolist()
+    completions = [
+        {"length": length, "group": i // 8, "reward": reward}
+        for i, (length, reward) in enumerate(zip(lengths, rewards, strict=True))
+    ]
+    cells = [completions[i : i + 20] for i in range(0, CELLS, 20)]
+    inputs = calculator.Inputs.model_validate({"completions": [cells[i : i + 100] for i in range(0, len(cells), 100)]})
+    print(f"rl_weights, {CELLS:,} completions: {seconds(lambda: calculator.compute(inputs), 5):.2f} s")
+
+
 if __name__ == "__main__":
     if sys.argv[1:] == ["memory"]:
         info_nce_memory()
@@ -137,3 +152,4 @@ if __name__ == "__main__":
         loss_terms()
         batch_statistics()
         schedule_clock()
+        rl_weights()

@@ -29,6 +29,7 @@ CHAPTERS = (
     "130-sharding",
     "140-fsdp-lifecycle",
     "150-batch-noise",
+    "155-reinforcement-learning",
     "160-finetuning-budget",
     "165-local-updates",
     "170-tiny-language-model",

@@ -250,6 +250,21 @@ def test_chapter_150_a_loader_that_groups_by_length_trains_the_per_sequence_obje
     assert [numbers(line)[-1] for line in lines[3:]] == pytest.approx([1.37, 1.37], abs=0.05)
 
 
+def test_chapter_155_only_rules_that_count_the_whole_update_survive_the_split() -> None:
+    (code,) = programs("155-reinforcement-learning")
+    step = 'reduced(RULES["token mean, whole update"], batch)'
+    assert code.count(step) == 1
+    ran = output(code).splitlines()
+    whole = [numbers(line)[-1] for line in ran if "whole update" in line]
+    by_cell = [numbers(line)[-1] for line in ran if "own cell" in line]
+    assert len(whole) == len(by_cell) == 4
+    assert max(whole) < 1e-14
+    assert 0.25 < min(by_cell) <= max(by_cell) < 0.9
+    assert [numbers(line)[-1] for line in ran if "reward" in line] == pytest.approx([0.30, 0.55], abs=0.005)
+    other = output(code.replace(step, step.replace("whole update", "own cell"))).splitlines()
+    assert [numbers(line)[-1] for line in other if "reward" in line] == pytest.approx([0.30, 0.45], abs=0.005)
+
+
 def test_chapter_160_the_loss_counts_its_own_labels() -> None:
     code, *_ = programs("160-finetuning-budget")
     lines = output(code).splitlines()
