@@ -13,18 +13,17 @@ the counts follow the predictions of the faults that only weight cells wrongly. 
 mean that the objective defines, DDP's average over ranks and `clip_grad_norm_`'s norm (PyTorch documentation).
 """
 
-from typing import Literal
-
 import numpy as np
 
+from samestep.app.calculators.ratio_fingerprint.asking import agreed_factor, asked_for
+from samestep.app.calculators.ratio_fingerprint.comparing import projection, ratios_of, residual_of
 from samestep.app.calculators.ratio_fingerprint.evidence import Channel, Numbers, evidence_of
 from samestep.app.calculators.ratio_fingerprint.hypotheses import Evidence, Hypothesis
 from samestep.app.calculators.ratio_fingerprint.inputs import Inputs, Query
-from samestep.app.calculators.ratio_fingerprint.monomials import SINGLES, Monomial
+from samestep.app.calculators.ratio_fingerprint.monomials import SINGLES
 from samestep.app.calculators.ratio_fingerprint.ranking import Candidate, Ranking, rank
-from samestep.app.calculators.ratio_fingerprint.results import Ask, Cause, Entry, Mark, Next, Number, Ratios, Result
-from samestep.app.calculators.ratio_fingerprint.separating import coprime_choice
-from samestep.app.contract.arrays import Floats
+from samestep.app.calculators.ratio_fingerprint.results import Ask, Cause, Entry, Mark, Next, Result
+from samestep.app.calculators.ratio_fingerprint.solved_weights import as_fractions, solved_weights
 from samestep.app.contract.errors import InputError
 
 __all__ = ["Inputs", "Query", "Result", "compute", "panel"]
@@ -45,6 +44,7 @@ _SCALES: dict[str, Next] = {
     "N/P": "loss_is_a_sum_averaged",
     "1/N": "count_divided_twice",
     "P^2": "scaled_by_ranks_twice",
+    "1/P^2": "divided_by_ranks_twice",
 }
 _NEXT: dict[str, Next] = {
     "replica_equal": "replica_means",
@@ -52,6 +52,7 @@ _NEXT: dict[str, Next] = {
     "sample_weighted": "sample_weights",
     "dropped_microbatch": "which_microbatch",
     "duplicated_samples": "which_samples",
+    "rescaled_accumulation": "rescaled_gradient",
     "not_reduced": "reduction_missing",
     "detached_remote": "remote_gradient",
     "local_norm": "norm_of_shards",
@@ -68,22 +69,25 @@ def compute(inputs: Inputs) -> Result:
 
 
 def _result(evidence: Evidence, consistent: bool | None) -> Result:
-    ratios = _ratios(evidence)
+    ratios = ratios_of(evidence)
     ratio = next((r for r in (ratios.gradient, ratios.gradient_norm, ratios.loss) if r is not None), None)
     ranking = None if ratio is None else rank(evidence)
-    ask = Ask(number="gradient", P=None, K=None, counts=None) if ranking is None else _ask(ranking, evidence)
+    ask = Ask(number="gradient", P=None, K=None, counts=None) if ranking is None else asked_for(ranking, evidence)
+    weights = solved_weights(evidence)
     return Result(
         defined=ratio is not None,
         ratio=ratio,
-        residual=_residual(evidence, ratios.gradient),
+        residual=residual_of(evidence, ratios.gradient),
         ratios=ratios,
         same=ranking is not None and ranking.same,
         cannot_tell=ranking is None or ranking.cannot_tell,
-        agreed_factor=None if ranking is None else _agreed(ranking),
+        agreed_factor=None if ranking is None else agreed_factor(ranking),
         causes=[] if ranking is None else _causes(ranking, evidence),
         ask=ask,
         consistent=consistent,
         count=evidence.window.total if evidence.window.counts is not None else None,
+        effective_weights=None if weights is None else weights.tolist(),
+        effective_weights_exact=None if weights is None else as_fractions(weights),
         entries=_entry_rows(evidence),
         scale=[Mark(factor=str(f), value=evidence.value(f)) for f in evidence.factors(SINGLES)],
         reason=None if ratio is not None else "zero_reference",
@@ -143,36 +147,6 @@ def _numbers(inputs: Inputs) -> Numbers:
     )
 
 
-def _ratios(evidence: Evidence) -> Ratios:
-    gradient = None
-    if evidence.seen_gradient is not None:
-        gradient = _projection(evidence.seen_gradient[1], evidence.seen_gradient[0])
-    return Ratios(loss=_quotient(evidence.seen_loss), gradient_norm=_quotient(evidence.seen_norm), gradient=gradient)
-
-
-def _quotient(seen: tuple[float, float] | None) -> float | None:
-    return seen[1] / seen[0] if seen is not None and seen[0] else None
-
-
-def _projection(vector: Floats, reference: Floats) -> float | None:
-    """<vector, reference> / <reference, reference>."""
-    peak = float(np.abs(reference).max())
-    if peak == 0:
-        return None
-    unit = reference / peak
-    return float((vector / peak) @ unit) / float(unit @ unit)
-
-
-def _residual(evidence: Evidence, ratio: float | None) -> float | None:
-    if evidence.seen_gradient is None or ratio is None:
-        return None
-    reference, observed = evidence.seen_gradient
-    peak = float(np.abs(observed).max())
-    if peak == 0:
-        return 0.0
-    return float(np.linalg.norm((observed - ratio * reference) / peak) / np.linalg.norm(observed / peak))
-
-
 def _causes(ranking: Ranking, evidence: Evidence) -> list[Cause]:
     total = sum(c.weight for c in ranking.candidates)
     tied = {id(c) for c in ranking.tied}
@@ -187,14 +161,18 @@ def _cause(candidate: Candidate, evidence: Evidence, fit: float, tied: bool) -> 
     found = candidate.hypothesis
     codes = ("unknown",) if found is None else found.codes
     gradient = candidate.gradient if evidence.seen_gradient is not None else None
-    place = () if found is None else found.weighting.place if found.weighting else found.norm_place
+    weighting = None if found is None else found.weighting
+    place = () if found is None else weighting.place if weighting else found.norm_place
+    places = weighting.places if weighting and weighting.places else (place,) if place else ()
     return Cause(
         code=codes[0],
         codes=list(codes),
         factor=None if found is None or candidate.free else found.written_factor,
         on=None if found is None else found.on,
         place=list(place),
-        form=found.weighting.form if found is not None and found.weighting else "",
+        places=[list(one) for one in places],
+        base=weighting.base if weighting else None,
+        form=weighting.form if weighting else "",
         predicted=None if candidate.free else _predicted_ratio(candidate, evidence),
         predicted_loss=candidate.loss,
         predicted_norm=candidate.norm,
@@ -210,7 +188,7 @@ def _cause(candidate: Candidate, evidence: Evidence, fit: float, tied: bool) -> 
 def _predicted_ratio(candidate: Candidate, evidence: Evidence) -> float | None:
     """The predicted value over the reference, on the channel that the answer's own ratio is of."""
     if evidence.seen_gradient is not None and candidate.gradient is not None:
-        ratio = _projection(candidate.gradient, evidence.seen_gradient[0])
+        ratio = projection(candidate.gradient, evidence.seen_gradient[0])
         if ratio is not None:
             return ratio
     if evidence.seen_norm is not None and evidence.seen_norm[0]:
@@ -226,50 +204,6 @@ def _next(found: Hypothesis | None, code: str) -> Next:
     if code == "scale":
         return "logged_loss" if found.on == "loss" else _SCALES.get(str(found.factor), "two_factors")
     return _NEXT[code]
-
-
-def _agreed(ranking: Ranking) -> str | None:
-    """The factor that the best explanation and all tied ones share, where they differ in other things."""
-    found = [c.hypothesis for c in (ranking.best, *ranking.tied) if c.hypothesis is not None]
-    written = {h.written_factor for h in found}
-    return written.pop() if len(written) == 1 and not ranking.best.free and not ranking.same else None
-
-
-def _ask(ranking: Ranking, evidence: Evidence) -> Ask | None:
-    """What would settle it; None where nothing is open."""
-    if not ranking.cannot_tell:
-        return None
-    found = [c.hypothesis for c in (ranking.best, *ranking.tied) if c.hypothesis is not None]
-    alike = any(h.weighting is not None and h.weighting.alike for h in found)
-    count = evidence.window.total or 1.0
-    factors: list[Monomial] = [h.factor * h.norm_factor * h.loss_factor for h in found]
-    choice = None
-    if len(set(factors)) > 1:
-        choice = coprime_choice(factors, evidence.window.ranks, evidence.window.microsteps, count)
-    number = _further_number(ranking, found, evidence)
-    counts: Literal["unequal", "other"] | None = "unequal" if alike else None
-    if number is None and choice is None and counts is None:
-        counts = "other"
-    return Ask(number=number, P=choice[0] if choice else None, K=choice[1] if choice else None, counts=counts)
-
-
-def _further_number(ranking: Ranking, found: list[Hypothesis], evidence: Evidence) -> Number | None:
-    """The number that would tell most: the next rung that was not looked at, or what a free fault leaves open."""
-    best = ranking.best
-    if best.free and best.hypothesis is not None:
-        open_numbers: dict[str, Number] = {"local_norm": "norm_per_rank", "copies_counted": "replicated_norm"}
-        return open_numbers.get(best.hypothesis.codes[0], "per_rank")
-    if best.hypothesis is None or (ranking.same and evidence.loss_alone):
-        if evidence.seen_gradient is None:
-            return "gradient"
-        return "per_rank" if evidence.units.gradients is None else "gradient_norm" if not evidence.seen_norm else None
-    if evidence.seen_gradient is None and (
-        len({h.flipped for h in found}) > 1 or len({h.norm_code for h in found}) > 1
-    ):
-        return "gradient"
-    if evidence.seen_norm is None and evidence.loss_alone:
-        return "gradient_norm"
-    return None
 
 
 def _entry_rows(evidence: Evidence) -> list[Entry] | None:

@@ -81,7 +81,7 @@ def evidence_of(numbers: Numbers) -> tuple[Evidence, bool | None]:
     observed_norm = None if numbers.observed_norm is None else float(numbers.observed_norm)
     seen_norm = _pair(norm, observed_norm, "gradient_norm")
     if seen_gradient is None and seen_norm is None and seen_loss is None:
-        en, zh = "needs a 损失, a gradient norm or gradient entries", "至少要有损失、梯度范数或梯度分量之一"
+        en, zh = "needs a loss, a gradient norm or gradient entries", "至少要有损失、梯度范数或梯度分量之一"
         raise InputError(en, zh, field="observed", code="missing")
     length = None if gradient is None else float(np.linalg.norm(gradient))
     whole = length is not None and (norm is None or abs(length - norm) <= _WHOLE * norm)

@@ -1,9 +1,9 @@
 """What may have gone wrong, as hypotheses: every fault alone, and two together where the second one can be seen.
 
-A hypothesis is a weighting of cells (see `window_faults`), a factor on the gradient (see `monomials`), a turned sign
-and a wrong norm. Norms are wrong by a rank that looks at its own shard (1/sqrt(P) where the shards are equal, else the
-share that they have) or by copies that count once a rank (sqrt(P) where everything is copied, sqrt(1 + (P - 1)·s) where
-the copied part has the share s of the square).
+A hypothesis is a weighting of cells (see `window_faults`, `lost_cells`, `rescaled`), a factor on the gradient (see
+`monomials`), a turned sign and a wrong norm. Norms are wrong by a rank that looks at its own shard (1/sqrt(P) where the
+shards are equal, else the share that they have) or by copies that count once a rank (sqrt(P) where everything is
+copied, sqrt(1 + (P - 1)·s) where the copied part has the share s of the square).
 """
 
 import math
@@ -14,6 +14,7 @@ from typing import Literal
 
 import numpy as np
 
+from samestep.app.calculators.ratio_fingerprint.lost_cells import lost_cells
 from samestep.app.calculators.ratio_fingerprint.monomials import (
     ONE,
     OVER_ROOT_OF_P,
@@ -22,6 +23,8 @@ from samestep.app.calculators.ratio_fingerprint.monomials import (
     SINGLES,
     Monomial,
 )
+from samestep.app.calculators.ratio_fingerprint.rescaled import rescaled
+from samestep.app.calculators.ratio_fingerprint.target import Target
 from samestep.app.calculators.ratio_fingerprint.window_faults import Counts, Units, Weighting, weightings
 from samestep.app.contract.arrays import Floats
 
@@ -122,7 +125,8 @@ class Hypothesis:
     @property
     def key(self) -> tuple[object, ...]:
         """What is alike in hypotheses that differ only by name."""
-        weighting = self.weighting and (self.weighting.code, self.weighting.place, self.weighting.form)
+        w = self.weighting
+        weighting = w and (w.code, w.place, w.places, w.form, w.base)
         norm = self.norm_code, self.norm_place
         return weighting, self.factor, self.flipped, norm, self.loss_factor
 
@@ -145,11 +149,29 @@ def hypotheses(evidence: Evidence) -> Iterator[Hypothesis]:
     for weighting in evidence.weightings:
         yield Hypothesis(weighting=weighting)
         yield from _crossed(weighting, singles, norms, evidence)
+    yield from (Hypothesis(weighting=weighting) for weighting in _several_cells(evidence))
     if (owned := _owned(evidence)) is not None:
         yield Hypothesis(weighting=owned)
     yield from _logged(evidence, singles)
     if _OVER_P in singles:
         yield Hypothesis(factor=_OVER_P, also_called="detached_remote")
+
+
+def _several_cells(evidence: Evidence) -> Iterator[Weighting]:
+    """Faults of more than one cell, where cells are known one by one; held against the entries that were seen, or the
+    norm, if the entries that are known of cells are all there are."""
+    window, gradients = evidence.window, evidence.units.gradients
+    shape = (window.ranks, window.microsteps)
+    if window.right is None or gradients is None or window.right.shape != shape or len(gradients) != window.right.size:
+        return
+    gradient = None if evidence.seen_gradient is None else evidence.seen_gradient[1]
+    norm = evidence.seen_norm[1] if evidence.seen_norm is not None and evidence.whole else None
+    if gradient is None and norm is None:
+        return
+    parts, target = window.right.reshape(-1, 1) * gradients, Target(gradient, norm)
+    yield from lost_cells(window.right, parts, target)
+    if window.microsteps > 1:
+        yield from rescaled(parts.reshape(*shape, -1).sum(axis=0), window, target)
 
 
 def _crossed(
@@ -194,7 +216,8 @@ def _norms(evidence: Evidence) -> Iterator[Hypothesis]:
 def _owned(evidence: Evidence) -> Weighting | None:
     """Every entry with the part of one rank alone, its owner's: what is left where no gradient crosses ranks.
 
-    The owner of an entry is the rank whose part is nearest; nothing is left to fit if they are all near.
+    The owner of an entry is the rank whose part is nearest; nothing is left to fit if they are all near. Where all have
+    the same owner, the others' cells are missing, which goes by that name.
     """
     window, gradients = evidence.window, evidence.units.gradients
     if evidence.seen_gradient is None or gradients is None or window.right is None or window.ranks == 1:
@@ -206,7 +229,7 @@ def _owned(evidence: Evidence) -> Weighting | None:
     seen = evidence.seen_gradient[1]
     owners = np.abs(by_rank - seen).argmin(axis=0)
     parts = np.take_along_axis(by_rank, owners[None], axis=0)[0]
-    near = distance(parts, seen) <= LOSS_TOLERANCE
+    near = distance(parts, seen) <= LOSS_TOLERANCE and len(set(owners.tolist())) > 1
     return Weighting("detached_remote", form="owner", gradient=parts) if near else None
 
 

@@ -1,7 +1,7 @@
 """Factors that are products of powers of P, K and N: what a misplaced division or multiplication leaves behind.
 
-P is the number of replicas, K the microsteps of a window, N its count. The ten single mistakes are P, 1/P, K, 1/K, P·K,
-1/(P·K), N, 1/N, N/P and P²; two of them together are products of two.
+P is the number of replicas, K the microsteps of a window, N its count. The eleven single mistakes are P, 1/P, K, 1/K,
+P·K, 1/(P·K), N, 1/N, N/P, P² and 1/P²; two of them together are products of two.
 """
 
 import math
@@ -73,6 +73,7 @@ SINGLES = (
     _of(0, 0, -1),
     _of(-1, 0, 1),
     _of(2),
+    _of(-2),
 )
 ROOT_OF_P = Monomial(p=_HALF)
 OVER_ROOT_OF_P = Monomial(p=-_HALF)
@@ -81,8 +82,8 @@ OVER_ROOT_OF_P = Monomial(p=-_HALF)
 PAIRS = tuple(
     dict.fromkeys(
         product
-        for first, second in combinations(SINGLES, 2)
+        for first, second in combinations(SINGLES[:-1], 2)
         if (product := first * second) != ONE and product not in SINGLES
     )
 )
-"""Products of two different single mistakes that are not one themselves."""
+"""Products of two different single mistakes that are not one themselves; 1/P² is two mistakes already."""

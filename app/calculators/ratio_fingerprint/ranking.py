@@ -43,6 +43,7 @@ _LOSS_MISSED = 0.1
 _UNSEEN = 0.1
 _PAIR = 0.1
 _SAME_FACTOR = 0.2
+_FREE_BASE = 0.1
 _UNKNOWN = 10.0
 _FREE, _FREE_BESIDE_A_RIGHT_GRADIENT = 12.0, 60.0
 """Weights of what explains any number: nothing listed, and faults with a free number in them."""
@@ -150,11 +151,13 @@ def _judged(hypothesis: Hypothesis, evidence: Evidence) -> Candidate | None:
 
 
 def _place_prior(hypothesis: Hypothesis, evidence: Evidence) -> float:
-    """Faults of one place among many share one prior."""
+    """Faults of one place among many share one prior; of many sets, which several numbers tell apart, by the root."""
     if hypothesis.norm_place:
         return 1 / evidence.window.ranks
     if hypothesis.weighting and hypothesis.weighting.form == "owner":
         return 0.5 / evidence.window.ranks
+    if hypothesis.weighting and hypothesis.weighting.among > 1:
+        return (_FREE_BASE if hypothesis.weighting.free else 1.0) / math.sqrt(hypothesis.weighting.among)
     if hypothesis.weighting and hypothesis.weighting.place:
         return 1 / max(evidence.window.ranks * evidence.window.microsteps, 2)
     return 1.0

@@ -9,13 +9,14 @@ from samestep.app.contract.models import Reason, Result as ResultBase, Table
 
 Next = Literal[
     "reduction_sums", "reduction_averages", "accumulation_sums", "divided_twice", "both_sum", "both_divide",
-    "loss_is_a_sum", "loss_is_a_sum_averaged", "count_divided_twice", "scaled_by_ranks_twice", "two_factors",
-    "logged_loss", "replica_means", "microbatch_means", "sample_weights", "which_microbatch", "which_samples",
-    "reduction_missing", "remote_gradient", "norm_of_shards", "norm_of_copies", "sign_of_loss", "capture_step",
+    "loss_is_a_sum", "loss_is_a_sum_averaged", "count_divided_twice", "scaled_by_ranks_twice",
+    "divided_by_ranks_twice", "two_factors", "logged_loss", "replica_means", "microbatch_means", "sample_weights",
+    "which_microbatch", "which_samples", "rescaled_gradient", "reduction_missing", "remote_gradient",
+    "norm_of_shards", "norm_of_copies", "sign_of_loss", "capture_step",
 ]  # fmt: skip
 
 
-Number = Literal["gradient", "gradient_norm", "loss", "per_rank", "norm_per_rank", "replicated_norm"]
+Number = Literal["gradient", "gradient_norm", "loss", "per_rank", "norm_per_rank", "replicated_norm", "counts"]
 
 
 class Ratios(ResultBase):
@@ -28,7 +29,8 @@ class Ratios(ResultBase):
 
 class Cause(ResultBase):
     """One explanation. `code` is its first fault, `codes` all of them; `factor` an expression in P, K and N, null where
-    no factor describes it, and `on` what the factor is seen on. `place` is the rank, or rank and microstep.
+    no factor describes it, and `on` what the factor is seen on. `place` is the rank, or the cell by rank and microstep;
+    `places` are all of them, one or several. `base` is what a rescaled gradient was divided by each time.
 
     `predicted` is the ratio that it predicts, beside it the values; `share` is the free number of a fault that explains
     any value (see `Ask`). `error` is relative, `fit` the share of the evidence, which add up to 1 with the rest.
@@ -39,6 +41,8 @@ class Cause(ResultBase):
     factor: str | None
     on: On | None
     place: list[int]
+    places: list[list[int]]
+    base: float | None
     form: str
     predicted: float | None
     predicted_loss: float | None
@@ -81,7 +85,8 @@ class Result(ResultBase):
     """`same`: the right update explains the numbers best. `cannot_tell`: so do other explanations, or none does.
 
     `agreed_factor` is the factor that all tied explanations share. `consistent` says whether the reference is what the
-    ranks or cells add up to.
+    ranks or cells add up to. `effective_weights` are what the cells really weighed, null where their gradients do not
+    determine it; the fractions also where a weight is none of a small denominator.
     """
 
     defined: bool
@@ -95,17 +100,23 @@ class Result(ResultBase):
     ask: Ask | None
     consistent: bool | None
     count: float | None = Field(description="N, where the counts are known")
+    effective_weights: list[list[float]] | None
+    effective_weights_exact: list[list[str]] | None
     entries: list[Entry] | None
     scale: list[Mark] = Field(description="the single factors at these P, K and N, for the figure")
     reason: Reason | None
 
     def tables(self) -> list[Table]:
         """One row a cause, then the ratios."""
-        header = ("code", "codes", "factor", "on", "place", "predicted", "error", "fit", "tied", "next")
+        header = ("code", "codes", "factor", "on", "places", "base", "predicted", "error", "fit", "tied", "next")
         rows = [
-            (c.code, "+".join(c.codes), c.factor, c.on, places, c.predicted, c.error, c.fit, c.tied, c.next)
+            (c.code, "+".join(c.codes), c.factor, c.on, places, c.base, c.predicted, c.error, c.fit, c.tied, c.next)
             for c in self.causes
-            for places in [" ".join(map(str, c.place))]
+            for places in [" ".join("-".join(map(str, place)) for place in c.places)]
         ]
         ratios = [(name, value) for name, value in self.ratios]
-        return [Table(header=header, rows=rows), Table(header=("ratio_of", "value"), rows=ratios)]
+        tables = [Table(header=header, rows=rows), Table(header=("ratio_of", "value"), rows=ratios)]
+        if self.effective_weights is not None:
+            weights = [(r, k, w) for r, row in enumerate(self.effective_weights) for k, w in enumerate(row)]
+            tables.append(Table(header=("rank", "microstep", "effective_weight"), rows=weights))
+        return tables

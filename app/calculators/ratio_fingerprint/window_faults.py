@@ -45,8 +45,9 @@ class Units:
 class Weighting:
     """A fault in how cells are weighted, and its prediction; None where it cannot be predicted.
 
-    `place` is the rank, or the rank and microstep, that it is about; `form` tells variants of one fault apart.
-    `alike` says that these counts make it the right weighting.
+    `place` is the rank, or the rank and microstep, that it is about, `places` are several cells; `form` tells variants
+    of one fault apart. `alike` says that these counts make it the right weighting. `base` is what the gradient was
+    divided by after each microstep, `free` a base that is no whole number; `among` how many of its kind were tried.
     """
 
     code: str
@@ -55,6 +56,10 @@ class Weighting:
     gradient: Floats | None = None
     loss: float | None = None
     alike: bool = False
+    places: tuple[tuple[int, int], ...] = ()
+    base: float | None = None
+    free: bool = False
+    among: int = 1
 
 
 @dataclass(frozen=True)
