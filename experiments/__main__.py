@@ -16,13 +16,14 @@ from samestep.app.evidence.bags import Json, Library, Result, UnknownEvidenceErr
 from samestep.experiments import corpus
 from samestep.experiments.audit import command as audit_command
 from samestep.experiments.commands import publish, runs, verify
-from samestep.experiments.commands.report import Progress, print_result
+from samestep.experiments.commands.runs import print_result
 from samestep.experiments.conformance.families import FAMILIES
 from samestep.experiments.conformance.frameworks import FRAMEWORKS
 from samestep.experiments.conformance.releases import CannotMeasureError
 from samestep.experiments.conformance.scenarios import SCENARIOS
 from samestep.experiments.ranks import torchrun, world
 from samestep.experiments.ranks.parent import RunFailedError
+from samestep.experiments.ranks.progress import Progress
 from samestep.experiments.registry import Experiment, experiments
 from samestep.experiments.watch import command as watch_command
 

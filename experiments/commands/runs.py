@@ -1,4 +1,5 @@
-"""Runs of several experiments: which of them share their processes, what they read, and where their files end up."""
+"""Runs of several experiments: which of them share their processes, what they read, where their files end up, and what
+is printed of them: a line for every check."""
 
 import json
 import shutil
@@ -9,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import cast
 
-from samestep.app.evidence.bags import Json, Library, Result
+from samestep.app.evidence.bags import Json, Library, Result, Row
 from samestep.app.paths import folder
 from samestep.experiments.ranks.launch import Job, Step, launch as launch_ranks, workplace
 from samestep.experiments.registry import Experiment, experiments
@@ -128,3 +129,28 @@ def hand_over(made: Path, place: Path) -> Result:
 
 def read_result(place: Path) -> Result:
     return cast(Result, json.loads((place / "result.json").read_text("utf-8")))
+
+
+def print_result(result: Result) -> None:
+    """A verdict line per check, then the verdict of the whole."""
+    print(f"\n{result['name']}: {result['question']['en']}")
+    for row in result["rows"]:
+        print(f"  {_mark(row['met'])} {row['id']:<58} {row['expectation']:<9} {_differences(row)}")
+    for control in result["controls"]:
+        print(f"  {_mark(control['met'])} {control['title']['en']}")
+    for absent in result.get("not_measured", []):
+        what = " ".join(filter(None, (absent["framework"], absent["version"], absent["setting"])))
+        print(f"  --   not measured: {what}: {absent['reason']}")
+    checks = [each["met"] for each in (*result["rows"], *result["controls"])]
+    print(f"{result['name']} {result['verdict']}: {sum(checks)} of {len(checks)} checks hold")
+
+
+def _mark(met: bool) -> str:
+    return "ok  " if met else "FAIL"
+
+
+def _differences(row: Row) -> str:
+    return "  ".join(
+        f"{quantity} {'undefined' if value is None else f'{value:.1e}'}"
+        for quantity, value in row["max_abs_difference"].items()
+    )

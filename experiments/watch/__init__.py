@@ -13,7 +13,7 @@ In a test suite (a failure prints the report):
 In a script that cannot be started by us: `with watch(): …` round the training loop, or one import (`.on`); callbacks
 for transformers, Lightning and accelerate do the same. `watch.tokens(loss, mask)` marks a loss that shows no tokens.
 
-    taps             how a step is seen while it runs: torch and nothing else
+    ../taps          how a step is seen while it runs: torch and nothing else; the audit looks through them, too
     session          the taps of a process, and windows: which backwards belong to which step; written, records: on disk
     joining, fitting, weighing, patterns, comparing, verdict, judgement    from records to a verdict, in numpy
     report, printing, page, causes, links     what is said

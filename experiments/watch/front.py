@@ -36,7 +36,7 @@ class Watch:
 
         Raises ValueError if the mask has another shape.
         """
-        from samestep.experiments.watch.taps.tokens import mark
+        from samestep.experiments.taps.tokens import mark
 
         return mark(loss, mask)
 

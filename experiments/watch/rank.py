@@ -11,11 +11,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
 
+from samestep.experiments.taps import sites
 from samestep.experiments.watch import records
 from samestep.experiments.watch.joined.assembling import assemble
 from samestep.experiments.watch.session import Order, start, stop
 from samestep.experiments.watch.settings import Settings
-from samestep.experiments.watch.taps import sites
 from samestep.experiments.watch.telling.report import Report
 
 WAIT = 60.0

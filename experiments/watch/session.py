@@ -22,6 +22,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from samestep.experiments.taps import alive, calls, features, sites
+from samestep.experiments.taps.patches import Patches
+from samestep.experiments.taps.steps import Steps
 from samestep.experiments.watch.records import (
     ALIVE,
     ASK,
@@ -35,9 +38,6 @@ from samestep.experiments.watch.records import (
     Notice,
     Update,
 )
-from samestep.experiments.watch.taps import alive, calls, features, sites
-from samestep.experiments.watch.taps.patches import Patches
-from samestep.experiments.watch.taps.steps import Steps
 from samestep.experiments.watch.windows import Windows
 
 PULSE = 0.5
@@ -139,7 +139,7 @@ class Session:
         folder, pid, answered = Path(self.order.folder), os.getpid(), False
         alive = folder / f"{pid}{ALIVE}"
         while folder.is_dir():
-            moved = self.windows.backwards.count + self.windows.backwards.depth
+            moved = self.windows.backwards.count + self.windows.backwards.engine.depth
             with contextlib.suppress(OSError):
                 if moved != self._moved and self.windows.backwards.count:
                     self._moved = moved

@@ -13,11 +13,11 @@ from typing import Any
 
 from torch import Tensor
 
+from samestep.experiments.taps.backwards import Backward, Backwards
+from samestep.experiments.taps.placement import Part
+from samestep.experiments.taps.sites import line
 from samestep.experiments.watch import written
 from samestep.experiments.watch.records import Fault, Notice, Update
-from samestep.experiments.watch.taps.backwards import Backward, Backwards
-from samestep.experiments.watch.taps.placement import Part
-from samestep.experiments.watch.taps.sites import line
 
 KEPT = 512
 """Backwards that are kept for a step that may never come."""

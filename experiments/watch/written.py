@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from samestep.experiments.taps import sites
+from samestep.experiments.taps.backwards import Backward
+from samestep.experiments.taps.placement import Part
+from samestep.experiments.taps.terms import Term as SeenTerm
+from samestep.experiments.taps.tokens import Source
 from samestep.experiments.watch.records import Array, Cell, Gradient, Loss, Term
-from samestep.experiments.watch.taps import sites
-from samestep.experiments.watch.taps.backwards import Backward
-from samestep.experiments.watch.taps.placement import Part
-from samestep.experiments.watch.taps.terms import Term as SeenTerm
-from samestep.experiments.watch.taps.tokens import Source
 
 
 class Candidate(Protocol):

@@ -9,8 +9,9 @@ import pytest
 from samestep.app.evidence.bags import Row
 from samestep.experiments import __main__ as lab
 from samestep.experiments.commands import runs
-from samestep.experiments.commands.report import Progress, print_result
+from samestep.experiments.commands.runs import print_result
 from samestep.experiments.ranks.launch import Step
+from samestep.experiments.ranks.progress import Progress
 from samestep.experiments.registry import ROOT, experiments
 
 EXPERIMENTS = (

@@ -8,6 +8,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import _functional_collectives as functional
 
+from samestep.experiments.taps.moments import Moments
+
 Function = Callable[..., Any]
 
 PLAIN = (
@@ -35,10 +37,10 @@ FUNCTIONAL = (
 POINT_TO_POINT = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
 
 
-def install(patch: Callable[[Any, str, Function], None], announced: Function, state: Any) -> None:
-    """Put the patches in. `state`: where the taps say who listens."""
+def install(patch: Callable[[Any, str, Function], None], announced: Function, state: Any, moments: Moments) -> None:
+    """Put the patches in. `state`: where the taps say who listens; what a clip does by itself is not reported."""
     for name in PLAIN:
-        patch(dist, name, functools.partial(_collective, state, name))
+        patch(dist, name, functools.partial(_collective, state, moments, name))
     for name in FUNCTIONAL:
         if hasattr(functional, name):
             patch(functional, name, functools.partial(announced, f"collective {name}"))
@@ -50,9 +52,9 @@ def install(patch: Callable[[Any, str, Function], None], announced: Function, st
             patch(dist.Work, name, functools.partial(_waited, state))
 
 
-def _collective(state: Any, name: str, original: Function, *args: Any, **kwargs: Any) -> Any:
+def _collective(state: Any, moments: Moments, name: str, original: Function, *args: Any, **kwargs: Any) -> Any:
     listener = state.listener
-    if listener is None or state.quiet or state.backward_depth:
+    if listener is None or moments.clipping or state.backward_depth:
         return original(*args, **kwargs)
     listener.event(f"collective {name}")
     tensors = list(_tensors((*args, *kwargs.values())))

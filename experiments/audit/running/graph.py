@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.autograd.graph import Node
 
-Node = Any
-"""torch.autograd.graph.Node."""
+from samestep.experiments.taps.graph import children, operation, outputs, signed, walk
 
 SCALING = {"DivBackward0", "MulBackward0", "NegBackward0", "ToCopyBackward0", "CloneBackward0", "SqueezeBackward0"}
 """Nodes above a sum that change all of its summands alike."""
@@ -19,14 +19,13 @@ SUMS = {"AddBackward0", "SubBackward0"}
 TOKEN_LOSSES = {"NllLossBackward0", "NllLoss2DBackward0"}
 MOST = 6
 """Summands that are told apart; a longer sum is one term."""
-VISITED = 20_000
 
 
 def summands(root: torch.Tensor) -> list[Node]:
     """The nodes of the scalars whose sum, times a number, is the loss; none where it is no sum."""
     node = root.grad_fn
-    while node is not None and node.name() in SCALING and len(_inputs(node)) == 1:
-        node = _inputs(node)[0]
+    while node is not None and node.name() in SCALING and len(children(node)) == 1:
+        node = children(node)[0]
     if node is None or node.name() not in SUMS or not _scalar(node):
         return []
     found = list(_flattened(node))
@@ -35,30 +34,22 @@ def summands(root: torch.Tensor) -> list[Node]:
 
 
 def _flattened(node: Node) -> Iterator[Node]:
-    for child in _inputs(node):
+    for child in children(node):
         if child.name() in SUMS and _scalar(child):
             yield from _flattened(child)
         else:
             yield child
 
 
-def _inputs(node: Node) -> list[Node]:
-    return [child for child, _ in node.next_functions if child is not None]
-
-
 def _scalar(node: Node) -> bool:
-    return all(list(metadata.shape) in ([], [1]) for metadata in _metadata(node))
-
-
-def _metadata(node: Node) -> Sequence[Any]:
-    return getattr(node, "_input_metadata", ())
+    return all(list(shape) in ([], [1]) for shape in outputs(node))
 
 
 def name(node: Node) -> str:
     """What a summand ends in: the first node under it that is no scaling, such as NllLoss."""
-    while node.name() in SCALING and len(_inputs(node)) == 1:
-        node = _inputs(node)[0]
-    return str(node.name()).rpartition("::")[2].removesuffix("0").removesuffix("Backward")
+    while node.name() in SCALING and len(children(node)) == 1:
+        node = children(node)[0]
+    return operation(node)
 
 
 @contextmanager
@@ -78,35 +69,23 @@ def silenced(nodes: Iterable[Node]) -> Iterator[None]:
 
 def matrices(root: torch.Tensor) -> set[tuple[int, ...]]:
     """Shapes of all matrices in the graph."""
-    return {tuple(metadata.shape) for node in _all(root) for metadata in _metadata(node) if len(metadata.shape) == 2}
+    return {shape for node in _all(root) for shape in outputs(node) if len(shape) == 2}
 
 
 def targets(root: torch.Tensor) -> int | None:
     """How many targets the token losses in the graph count; None where there is none of them."""
+    nodes: list[Any] = _all(root)
     counts = [
-        int((node._saved_target != _signed(node._saved_ignore_index)).sum())
-        for node in _all(root)
+        int((node._saved_target != signed(node._saved_ignore_index)).sum())
+        for node in nodes
         if node.name() in TOKEN_LOSSES and node._saved_target is not None
     ]
     return sum(counts) if counts else None
 
 
-def _signed(index: int) -> int:
-    """A negative index comes out of the graph as an unsigned number of 64 bits."""
-    return index - 2**64 if index >= 2**63 else index
-
-
-def _all(root: torch.Tensor) -> Iterator[Node]:
+def _all(root: torch.Tensor) -> list[Node]:
     """The nodes of the graph, up to a number of them."""
-    seen: set[Node] = set()
-    waiting: list[Node] = [root.grad_fn]
-    while waiting and len(seen) < VISITED:
-        node = waiting.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        yield node
-        waiting += _inputs(node)
+    return walk([root.grad_fn], into_model=True).nodes if root.grad_fn is not None else []
 
 
 class _Silent(torch.autograd.Function):

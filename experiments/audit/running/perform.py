@@ -208,6 +208,7 @@ def together(
         _run(recorder, lambda: file.step(context, built.model, built.optimizer, data, built.others))
         tell(WAITS, _unused(recorder.trace))
         recorder.finish(agree, whole=True)
+    recorder.stop()
     return _kept(recorder.run, folder)
 
 

@@ -18,8 +18,8 @@ from torch import nn
 
 from samestep.experiments.audit.failure import ReaderError
 from samestep.experiments.audit.running.context import Context, Data
+from samestep.experiments.taps import sites
 
-PACKAGE = Path(__file__).resolve().parents[1]
 REQUIRED = ("build", "data", "step")
 
 Step = Callable[..., object]
@@ -84,7 +84,7 @@ def own_traceback(error: BaseException, place: Path) -> str:
     """The traceback from the reader's first line on, without a frame of this package in it."""
     frames = traceback.extract_tb(error.__traceback__)
     first = next((i for i, frame in enumerate(frames) if Path(frame.filename) == place), len(frames))
-    kept = [frame for frame in frames[first:] if not Path(frame.filename).is_relative_to(PACKAGE)]
+    kept = [frame for frame in frames[first:] if not sites.is_ours(frame.filename)]
     head = "Traceback (most recent call last):\n" if kept else ""
     return head + "".join(traceback.format_list(kept)) + "".join(traceback.format_exception_only(error))
 

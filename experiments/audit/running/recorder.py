@@ -19,6 +19,7 @@ from samestep.experiments.audit.running.samples import Samples
 from samestep.experiments.audit.running.sites import Sites
 from samestep.experiments.audit.running.trace import PART, Clip, Limit, Run, Trace
 from samestep.experiments.audit.running.waiting import Works
+from samestep.experiments.taps.collectives import issued
 
 NAMED = "term "
 """Before the name of a term that ctx.term gave."""
@@ -92,12 +93,17 @@ class Recorder:
 
     def count(self) -> None:
         """Begin to count collectives; what was counted so far is the current update's."""
-        issued = taps.issued()
-        self.trace.collectives, self._issued = issued - self._issued, issued
+        now = issued()
+        self.trace.collectives, self._issued = now - self._issued, now
 
     def catch_contributions(self) -> None:
         """Keep what every backward adds."""
         self._contributions = Contributions(self.named_parameters())
+
+    def stop(self) -> None:
+        """Take off what listens beside the taps."""
+        if self._contributions:
+            self._contributions.stop()
 
     def named_parameters(self) -> dict[str, nn.Parameter]:
         """Read late: a wrapper may have replaced the model's parameters, the file the optimizer's."""
@@ -194,7 +200,7 @@ class Recorder:
             for name, parameter in self.named_parameters().items()
             if parameter.grad is not None and not parameter.grad.is_sparse
         }
-        if self._contributions and (caught := list(self._contributions.take())):
+        if self._contributions and (caught := list(self._contributions.take(self.named_parameters()))):
             self._keeper.keep(PART.format(self.trace.parts), caught)
             self.trace.parts += 1
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from samestep.experiments.taps.sketches import ROW, WIDTH, sketch, sketch_of_shard
 from samestep.experiments.watch.joined import fitting
 from samestep.experiments.watch.joined.fitting import Fit
-from samestep.experiments.watch.taps.sketches import ROW, WIDTH, sketch, sketch_of_shard
 from samestep.experiments.watch.telling import patterns
 
 NUMBERS = np.random.default_rng(0)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 
-from samestep.experiments.watch.taps import graph
+from samestep.experiments.taps import graph
 
 MARK, SITE, TARGET = "samestep.tokens", "samestep.site", "samestep.target"
 """Keys in a node's metadata, which lives and dies with the graph."""

@@ -94,6 +94,11 @@ def is_packed(node: Node, saved: str) -> bool:
     return getattr(raw, "unpack_hook", None) is not None
 
 
+def signed(index: int) -> int:
+    """A saved integer: a negative one arrives as an unsigned number of 64 bits."""
+    return index - (1 << 64) if index >= 1 << 63 else index
+
+
 def is_function(node: Node) -> bool:
     """Made by a torch.autograd.Function written in Python."""
     return hasattr(type(node), "_forward_cls")

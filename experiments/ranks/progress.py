@@ -1,11 +1,10 @@
-"""What the command line prints: progress while a run goes on, then a line for every check."""
+"""What the command line prints while ranks run: how far they are."""
 
 import sys
 import time
 from types import TracebackType
 from typing import TextIO
 
-from samestep.app.evidence.bags import Result, Row
 from samestep.experiments.ranks.launch import Step
 
 BAR = 28
@@ -48,28 +47,3 @@ class Progress:
         if self.live:
             self.stream.write("\r\x1b[K")
             self.stream.flush()
-
-
-def print_result(result: Result) -> None:
-    """A verdict line per check, then the verdict of the whole."""
-    print(f"\n{result['name']}: {result['question']['en']}")
-    for row in result["rows"]:
-        print(f"  {_mark(row['met'])} {row['id']:<58} {row['expectation']:<9} {_differences(row)}")
-    for control in result["controls"]:
-        print(f"  {_mark(control['met'])} {control['title']['en']}")
-    for absent in result.get("not_measured", []):
-        what = " ".join(filter(None, (absent["framework"], absent["version"], absent["setting"])))
-        print(f"  --   not measured: {what}: {absent['reason']}")
-    checks = [each["met"] for each in (*result["rows"], *result["controls"])]
-    print(f"{result['name']} {result['verdict']}: {sum(checks)} of {len(checks)} checks hold")
-
-
-def _mark(met: bool) -> str:
-    return "ok  " if met else "FAIL"
-
-
-def _differences(row: Row) -> str:
-    return "  ".join(
-        f"{quantity} {'undefined' if value is None else f'{value:.1e}'}"
-        for quantity, value in row["max_abs_difference"].items()
-    )

@@ -5,8 +5,8 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from samestep.experiments.watch.taps.backwards import Backward
-from samestep.experiments.watch.taps.placement import Part
+from samestep.experiments.taps.backwards import Backward
+from samestep.experiments.taps.placement import Part
 
 
 class Listener(Protocol):

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from samestep.experiments.watch.taps import sketches
+from samestep.experiments.taps import sketches
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from samestep.experiments.watch.taps.placement import local
+from samestep.experiments.taps.patches import Patches
+from samestep.experiments.taps.placement import local
 
 Seen = Callable[[int, Tensor], None]
+_FSDP2 = "torch.distributed.fsdp._fully_shard._fsdp_param"
 _WRAPPERS = re.compile(r"(?:^|(?<=\.))(?:_orig_mod|_checkpoint_wrapped_module|_fsdp_wrapped_module)\.")
 
 
@@ -74,6 +76,29 @@ class Parameters:
             self._hooked.add(tag)
             register: Any = parameter.register_hook
             self._handles.append(register(self._hook(tag)))
+
+    def install(self, patches: Patches, alive: Iterable[Any], sharded_twice: Callable[[], None]) -> None:
+        """Hear of what FSDP2 shards; `alive`: what was made before. `sharded_twice`: by somebody else already."""
+
+        def made(original: Callable[..., Any], owner: Any, *args: Any, **kwargs: Any) -> None:
+            original(owner, *args, **kwargs)
+            self.own(owner)
+
+        def gathered(original: Callable[..., Any], owner: Any, *args: Any, **kwargs: Any) -> None:
+            original(owner, *args, **kwargs)
+            if getattr(owner, "is_dtensor", False):
+                sharded_twice()
+            self.hook_unsharded(owner)
+
+        def imported(module: Any) -> None:
+            patches.wrap(module.FSDPParam, "__init__", made)
+            patches.wrap(module.FSDPParam, "init_unsharded_param", gathered)
+            for owner in (each for each in alive if issubclass(type(each), module.FSDPParam)):
+                self.own(owner)
+                if hasattr(owner, "_unsharded_param"):
+                    self.hook_unsharded(owner)
+
+        patches.when_imported(_FSDP2, imported)
 
     def own(self, owner: Any) -> None:
         """A parameter that FSDP2 shards; `owner` is its FSDPParam."""

@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 
-from samestep.experiments.watch.taps import graph
-from samestep.experiments.watch.taps.graph import Walk, operation
-from samestep.experiments.watch.taps.tokens import MARK, SITE, TARGET, Marked, Source, Target
+from samestep.experiments.taps import graph
+from samestep.experiments.taps.graph import Walk, operation
+from samestep.experiments.taps.tokens import MARK, SITE, TARGET, Marked, Source, Target
 
 ELEMENTWISE = ("BinaryCrossEntropy", "Huber", "MseLoss", "SmoothL1", "SoftMargin", "MultiMargin", "MultilabelMargin")
 PER_SAMPLE = ("CtcLoss",)
@@ -120,7 +120,7 @@ def _sums_classes(node: Node) -> bool:
 
 def _nll(node: Node) -> tuple[Source, Remove | None]:
     saved: Any = node
-    target, ignored = saved._saved_target, _signed(saved._saved_ignore_index)
+    target, ignored = saved._saved_target, graph.signed(saved._saved_ignore_index)
     weight, reduction = saved._saved_weight, REDUCTIONS[saved._saved_reduction]
     valid = (target != ignored).detach()
     importance = None if weight is None else weight.detach().double()[target.clamp(min=0)] * valid
@@ -145,7 +145,7 @@ def _nll(node: Node) -> tuple[Source, Remove | None]:
 def _rows(node: Node, known: Target | None) -> tuple[Source, Remove | None]:
     """The sum of a row of ∂L/∂log p; `known`: the targets, where a loss that tells them hangs above."""
     below = _softmax_below(node) if operation(node) == "Log" else node
-    axis = _signed(getattr(below, "_saved_dim", -1))
+    axis = graph.signed(getattr(below, "_saved_dim", -1))
     source = Source("log_softmax", node, shape=_rows_and_columns(node), classes=_classes(node))
     if known is not None:
         source.target = known.target.reshape(-1)
@@ -252,7 +252,7 @@ def _known_target(node: Node) -> Target | None:
         return None
     saved: Any = node
     return Target(
-        "nll_loss", saved._saved_target, _signed(saved._saved_ignore_index), REDUCTIONS[saved._saved_reduction],
+        "nll_loss", saved._saved_target, graph.signed(saved._saved_ignore_index), REDUCTIONS[saved._saved_reduction],
         saved._saved_weight,
     )  # fmt: skip
 
@@ -260,11 +260,6 @@ def _known_target(node: Node) -> Target | None:
 def _without_ones(target: Tensor) -> tuple[int, ...]:
     """[batch, time] of the [batch, 1, time] that labels with classes in the second axis become."""
     return tuple(size for size in target.shape if size != 1) if target.dim() > 2 else tuple(target.shape)
-
-
-def _signed(index: int) -> int:
-    """Saved integers arrive as unsigned 64-bit ones."""
-    return index - (1 << 64) if index >= 1 << 63 else index
 
 
 def _softmax_below(node: Node) -> Node | None:

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from samestep.experiments.watch.taps import graph, sites
-from samestep.experiments.watch.taps.patches import Function, Patches
-from samestep.experiments.watch.taps.tokens import SITE, TARGET, Site, Target
+from samestep.experiments.taps import graph, sites
+from samestep.experiments.taps.patches import Function, Patches
+from samestep.experiments.taps.tokens import SITE, TARGET, Site, Target
 
 LOSSES = (
     "binary_cross_entropy",

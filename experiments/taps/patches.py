@@ -18,8 +18,12 @@ class Patches:
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
 
-    def wrap(self, owner: Any, name: str, wrapper: Wrapper) -> None:
-        """Have `wrapper(original, *args, **kwargs)` run in place of `owner.name`."""
+    def wrap(self, owner: Any, name: str, wrapper: Wrapper, *, everywhere: bool = True) -> None:
+        """Have `wrapper(original, *args, **kwargs)` run in place of `owner.name`.
+
+        everywhere   also in modules that have imported the function by its name; False: in `owner` alone, so that a
+                     library's own calls of it are left as they are
+        """
         original = getattr(owner, name)
 
         def replacement(*args: Any, **kwargs: Any) -> Any:
@@ -27,7 +31,7 @@ class Patches:
 
         wrapped = functools.wraps(original)(replacement)
         self.put(owner, name, wrapped)
-        if isinstance(owner, types.ModuleType):
+        if everywhere and isinstance(owner, types.ModuleType):
             for module in list(sys.modules.values()):  # whoever has imported the function by its name
                 if getattr(module, "__dict__", {}).get(name) is original:
                     self.put(module, name, wrapped)

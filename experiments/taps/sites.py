@@ -7,7 +7,13 @@ import sysconfig
 from pathlib import Path
 from types import FrameType, TracebackType
 
-OURS = tuple(str(place.parents[1]) + os.sep for place in (Path(__file__).absolute(), Path(__file__).resolve()))
+ROOMS = ("audit", "ranks", "taps", "watch")
+"""Folders of this package whose frames are under, over or between the reader's."""
+OURS = tuple(
+    f"{place.parents[1] / room}{os.sep}"
+    for place in (Path(__file__).absolute(), Path(__file__).resolve())
+    for room in ROOMS
+)
 
 
 def _libraries() -> tuple[str, ...]:

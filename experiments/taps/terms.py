@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 
-from samestep.experiments.watch.taps import graph
-from samestep.experiments.watch.taps.graph import operation
-from samestep.experiments.watch.taps.tokens import SITE, Site, Source
+from samestep.experiments.taps import graph
+from samestep.experiments.taps.graph import operation
+from samestep.experiments.taps.tokens import SITE, Site, Source
 
 _SUMS = (
     "Add",

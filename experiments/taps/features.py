@@ -13,13 +13,12 @@ import torch
 from torch import nn
 from torch.autograd.graph import Node
 
-from samestep.experiments.watch.taps import graph
-from samestep.experiments.watch.taps.graph import Walk, operation
-from samestep.experiments.watch.taps.parameters import Parameters
-from samestep.experiments.watch.taps.patches import Patches
-from samestep.experiments.watch.taps.tokens import Source
+from samestep.experiments.taps import graph
+from samestep.experiments.taps.graph import Walk, operation
+from samestep.experiments.taps.parameters import Parameters
+from samestep.experiments.taps.patches import Patches
+from samestep.experiments.taps.tokens import Source
 
-_FSDP = "torch.distributed.fsdp._fully_shard._fsdp_param"
 _FSDP1 = "torch.distributed.fsdp.fully_sharded_data_parallel"
 _STAGE = "torch.distributed.pipelining.stage"
 _THEIR_OWN = ("torch", "deepspeed", "accelerate", "transformers", "lightning", "trl")
@@ -28,24 +27,6 @@ _THEIR_OWN = ("torch", "deepspeed", "accelerate", "transformers", "lightning", "
 
 def install(patches: Patches, parameters: Parameters, listener: Any, alive: Sequence[Any]) -> None:
     """Hear of wrappers when they are made; `alive`: those that are there already."""
-
-    def fsdp2(module: Any) -> None:
-        def made(original: Callable[..., Any], owner: Any, *args: Any, **kwargs: Any) -> None:
-            original(owner, *args, **kwargs)
-            parameters.own(owner)
-
-        def gathered(original: Callable[..., Any], owner: Any, *args: Any, **kwargs: Any) -> None:
-            original(owner, *args, **kwargs)
-            if getattr(owner, "is_dtensor", False):
-                listener.unsupported("tensor_parallel")
-            parameters.hook_unsharded(owner)
-
-        patches.wrap(module.FSDPParam, "__init__", made)
-        patches.wrap(module.FSDPParam, "init_unsharded_param", gathered)
-        for owner in _those(alive, module.FSDPParam):
-            parameters.own(owner)
-            if hasattr(owner, "_unsharded_param"):
-                parameters.hook_unsharded(owner)
 
     def refuse(code: str) -> Callable[..., Any]:
         def made(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -68,7 +49,7 @@ def install(patches: Patches, parameters: Parameters, listener: Any, alive: Sequ
         listener.noticed("communication_hook", getattr(hook, "__name__", type(hook).__name__))
         return original(model, state, hook)
 
-    patches.when_imported(_FSDP, fsdp2)
+    parameters.install(patches, alive, lambda: listener.unsupported("tensor_parallel"))
     patches.when_imported(_FSDP1, fsdp1)
     patches.when_imported(_STAGE, pipeline)
     patches.wrap(nn.parallel.DistributedDataParallel, "register_comm_hook", hooked)

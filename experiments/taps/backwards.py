@@ -1,9 +1,8 @@
 """Every outermost backward as one value: the tokens of its losses, its terms, and its contribution to each parameter.
 
-Only `torch.autograd.backward` and `torch.autograd.grad` are wrapped. Before the engine runs, the graph is read and
-hooks are put on the nodes of losses; they are taken off when it has run. A backward that is called within another one
-(reentrant checkpointing) belongs to it, and its graph is read only where a loss may be in it: where its root is a
-scalar.
+Before the engine runs, the graph is read and hooks are put on the nodes of losses; they are taken off when it has run.
+A backward that is called within another one (reentrant checkpointing) belongs to it, and its graph is read only where
+a loss may be in it: where its root is a scalar.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -11,15 +10,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 
-from samestep.experiments.watch.taps import features, graph, losses, sites, sketches, terms
-from samestep.experiments.watch.taps.parameters import Parameters
-from samestep.experiments.watch.taps.patches import Patches
-from samestep.experiments.watch.taps.terms import Term
-from samestep.experiments.watch.taps.tokens import Source
+from samestep.experiments.taps import features, graph, losses, sites, sketches, terms
+from samestep.experiments.taps.engine import Engine
+from samestep.experiments.taps.parameters import Parameters
+from samestep.experiments.taps.patches import Patches
+from samestep.experiments.taps.terms import Term
+from samestep.experiments.taps.tokens import Source
 
 
 @dataclass
@@ -46,43 +45,41 @@ class Backwards:
     def __init__(self, listener: Any) -> None:
         self.listener = listener
         self.listening = True
-        self.depth = 0
         self.count = 0
         self.current: Backward | None = None
         self.parameters = Parameters(self._seen)
+        self.engine = Engine(self._around)
 
     def install(self, patches: Patches) -> None:
-        patches.wrap(torch.autograd, "backward", self._around)
-        patches.wrap(torch.autograd, "grad", self._around)
+        self.engine.install(patches)
         patches.later(self.parameters.unhook)
 
-    def _around(self, original: Callable[..., Any], tensors: Any, *args: Any, **kwargs: Any) -> Any:
+    @contextmanager
+    def _around(self, name: str, roots: Any, more: tuple[Any, ...], named: dict[str, Any]) -> Iterator[None]:
         if not self.listening:
-            return original(tensors, *args, **kwargs)
-        outermost, hooks = self.depth == 0, list[Callable[[], None]]()
+            yield
+            return
+        outermost, hooks = self.engine.depth == 0, list[Callable[[], None]]()
         with self.guarded():
-            roots = _roots(tensors)
+            nodes = _roots(roots)
             if outermost:
                 self._begin()
                 if not self.listening:  # the listener has seen enough, or met what cannot be watched
                     self.current = None
-            if self.current is not None and (outermost or all(map(graph.is_scalar, roots))):
-                hooks = self._read(self.current, roots)
-        self.depth += 1
+            if self.current is not None and (outermost or all(map(graph.is_scalar, nodes))):
+                hooks = self._read(self.current, nodes)
         try:
-            result = original(tensors, *args, **kwargs)
+            yield
         except BaseException:
             self.current = None if outermost else self.current
             raise
         finally:
-            self.depth -= 1
             for remove in hooks:
                 remove()
         if outermost and self.current is not None:
             seen, self.current = self.current, None
             with self.guarded():
                 self.listener.backward_ended(seen)
-        return result
 
     def _begin(self) -> None:
         features.look(self.parameters, self.listener)
@@ -102,13 +99,13 @@ class Backwards:
     def _read(self, current: Backward, roots: list[Node]) -> list[Callable[[], None]]:
         seen, found, hooks = losses.sources(roots)
         first = len(current.sources)
-        if self.depth == 0:
+        if self.engine.depth == 0:
             current.terms, more = terms.terms(roots, found)
             hooks += more
         current.sources += found
-        if not found and not first and self.depth == 0:
+        if not found and not first and self.engine.depth == 0:
             current.ends = list(dict.fromkeys(_last_words(roots)))
-        if self.count == 1 and self.depth == 0:
+        if self.count == 1 and self.engine.depth == 0:
             features.read_model(roots, self.listener)
         features.read_losses(seen, found, self.listener)
         return hooks
