@@ -1,7 +1,7 @@
 """The guided start: from what a reader sees to the instrument that tells, filled in; `content/start.toml` as values."""
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -50,6 +50,16 @@ class Guide(_Value):
     field: Mapping[str, InBoth]
     find: Mapping[str, InBoth]
     symptom: tuple[Symptom, ...]
+
+    def questions(self, names: Iterable[str]) -> list[tuple[Symptom | None, list[str]]]:
+        """These calculators by the first symptom that leads to them, in the order of the symptoms; without one last."""
+        left = list(names)
+        groups: list[tuple[Symptom | None, list[str]]] = []
+        for symptom in self.symptom:
+            found = [name for name in dict.fromkeys(answer.calculator for answer in symptom.answer) if name in left]
+            left = [name for name in left if name not in found]
+            groups += [(symptom, found)] if found else []
+        return groups + ([(None, left)] if left else [])
 
 
 def load_guide(content: Path) -> Guide:

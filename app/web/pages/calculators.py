@@ -16,6 +16,7 @@ from samestep.app.instruments.case_files import saved
 from samestep.app.instruments.own_page import Shown, shown, submitted
 from samestep.app.instruments.panels import default_texts
 from samestep.app.instruments.presets import load_presets
+from samestep.app.instruments.start import load_guide
 from samestep.app.paths import folder
 from samestep.app.web.bodies import Bodies, BodyError, retry_after
 from samestep.app.web.offload import Offload, OffloadError
@@ -49,15 +50,18 @@ class CalculatorPages:
         ]
 
     def calculators(self, request: Request) -> Response:
-        """All of them, each with its title and what it answers."""
+        """All of them by the question that they answer, each with its title and what it tells."""
         lang, _ = self._layout.open(request)
         words = self._site.panels.words
-        entries = [
-            {"name": name, "title": words(lang, name, "heading"), "summary": words(lang, name, "summary")}
+        entries = {
+            name: {"name": name, "title": words(lang, name, "heading"), "summary": words(lang, name, "summary")}
             for name in registry()
-        ]
+        }
+        groups = load_guide(folder("content")).questions(entries)
         title = "计算器" if lang == "zh" else "Calculators"
-        return self._layout.finished(request, "calculators.html", title=title, description="", panels=entries)
+        return self._layout.finished(
+            request, "calculators.html", title=title, description="", groups=groups, entries=entries
+        )
 
     def api(self, request: Request) -> Response:
         """Their doors, for programs."""

@@ -16,11 +16,12 @@ from samestep.app.book.chapters import load_book
 from samestep.app.calculators import registry
 from samestep.app.contract.languages import LANGUAGES
 from samestep.app.evidence.bags import Library
+from samestep.app.instruments.start import load_guide
 from samestep.app.main import create_app
 from samestep.app.paths import folder
 from samestep.app.settings import Settings
 from samestep.app.web.site import Site
-from tests.kit import Element, text_of, the_book, tree
+from tests.kit import CONTENT, Element, text_of, the_book, tree
 
 BOOK = the_book()
 CHAPTERS = [chapter for lang in LANGUAGES for chapter in BOOK.chapters[lang]]
@@ -269,7 +270,30 @@ def test_the_first_html_of_a_chapter_holds_every_panel_with_its_result(client: T
 def test_the_list_of_calculators_leads_to_every_one(client: TestClient, lang: str) -> None:
     main = tree(client.get(f"/{lang}/calculators").text).find(".//main")
     assert main is not None
-    assert [a.get("href") for a in main.iter("a")] == [f"/{lang}/calculators/{name}" for name in CALCULATORS]
+    hrefs = [a.get("href", "") for a in main.iter("a")]
+    assert sorted(href for href in hrefs if "/calculators/" in href) == [
+        f"/{lang}/calculators/{name}" for name in CALCULATORS
+    ]
+
+
+@each_language
+def test_calculators_stand_under_the_question_that_first_leads_to_them(client: TestClient, lang: str) -> None:
+    page = tree(client.get(f"/{lang}/calculators").text)
+    groups = {
+        text_of(only(list(section.iter("h2")))): [
+            a.get("href", "").rsplit("/", 1)[1] for a in section.findall(".//h3/a")
+        ]
+        for section in page.iter("section")
+    }
+    guide = load_guide(CONTENT)
+    asked = {name for names in groups.values() for name in names if name}
+    assert asked == set(CALCULATORS)
+    for symptom in guide.symptom:
+        for name in groups.get(symptom[lang], []):
+            first = next(s for s in guide.symptom if any(answer.calculator == name for answer in s.answer))
+            assert first is symptom
+    leading = {answer.calculator for symptom in guide.symptom for answer in symptom.answer}
+    assert list(groups.values())[-1] == [name for name in CALCULATORS if name not in leading]
 
 
 @each_language
