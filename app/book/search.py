@@ -8,7 +8,7 @@ is found is what is highlighted.
 
 A query finds the sections that hold all its terms; words that mean the same stand for each other. If no section does,
 Han runs are broken into the longest pieces that the index knows: all of them, then any of them. Sections in the
-reader's language come first, and of these the ones whose title or heading holds the words.
+reader's language come first, and of these the ones whose title or heading holds the words; public reports come last.
 """
 
 import re
@@ -34,7 +34,7 @@ MAX_QUERY = 200
 """Characters of a query that are read; the rest is ignored."""
 MAX_TERMS = 24
 """Words and pairs that one query may look for, and completions of an unfinished word."""
-Kind = Literal["chapter", "calculator", "start", "framework", "experiment", "term"]
+Kind = Literal["chapter", "calculator", "start", "framework", "experiment", "term", "report"]
 
 _PIECE = re.compile(rf"(?P<han>[{HAN}]+)|(?P<word>[^\W{HAN}]+)")
 _HAN_RUN = re.compile(rf"[{HAN}]+")
@@ -246,8 +246,10 @@ class SearchIndex:
         with self._lock, closing(self._connection.execute(_FIND, (expression,))) as cursor:
             return dict(cursor.fetchall())
 
-    def _place(self, number: int, score: float, lang: Lang) -> tuple[bool, float, int]:
-        return self._sections[number].lang != lang, -score, number
+    def _place(self, number: int, score: float, lang: Lang) -> tuple[bool, bool, float, int]:
+        """Reports last: they are nothing but a title, so that a hit in one says less."""
+        section = self._sections[number]
+        return section.kind == "report", section.lang != lang, -score, number
 
     def _hit(self, number: int, terms: Sequence[Term]) -> Hit:
         section = self._sections[number]

@@ -19,6 +19,7 @@ ORDER = (
     "experiments",
     "shelf",
     "lists",
+    "palette",
     "first",
     "forced-colors",
     "terms",
@@ -34,7 +35,7 @@ ORDER = (
 """A later sheet wins over an earlier one. On paper `print` comes after all of them."""
 
 _WHEREVER = {"tokens", "base", "tables", "layout", "fields", "results", "figures", "forced-colors"}
-_ON_THE_SITE = _WHEREVER | {"math-font", "lists"}
+_ON_THE_SITE = _WHEREVER | {"math-font", "lists", "palette"}
 _INSTRUMENTS = {"panel", "boxes", "code"}
 
 KINDS: dict[str, set[str]] = {

@@ -12,6 +12,7 @@ from samestep.app.evidence.bags import ConformanceRow, Library, Result
 from samestep.app.evidence.conformance import NAME, load_texts
 from samestep.app.evidence.exhibits import exhibit_of
 from samestep.app.instruments.panels import Panels
+from samestep.app.instruments.presets import load_presets
 from samestep.app.instruments.start import load_guide
 from samestep.app.instruments.states import body_fields
 
@@ -23,6 +24,7 @@ def search_index(book: Book, panels: Panels, library: Library, content: Path) ->
         sections += _calculators(panels, lang)
         sections += _start(content, lang)
         sections += _frameworks(content, library, lang)
+        sections += _reports(content, lang)
         sections += _experiments(book, library, lang)
         sections += _terms(book, lang)
     return SearchIndex(sections, book.catalogue.glossary.sought_together())
@@ -66,6 +68,14 @@ def _frameworks(content: Path, library: Library, lang: Lang) -> Iterator[Section
         words = [text.recipe[lang], *(surprise.text[lang] for surprise in text.surprise), text.code]
         words += settings.get(name, ())
         yield Section(lang, f"conformance/{name}", text.name, "", "", "\n\n".join(words), (), "framework")
+
+
+def _reports(content: Path, lang: Lang) -> Iterator[Section]:
+    """Situations of public reports, each at the state of the calculator that shows it."""
+    for name, presets in load_presets(content).items():
+        for preset in presets:
+            slug = f"calculators/{name}{preset.state}"
+            yield Section(lang, slug, preset[lang], "", "", preset.report, (preset.report,), "report")
 
 
 def _experiments(book: Book, library: Library, lang: Lang) -> Iterator[Section]:

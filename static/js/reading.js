@@ -171,3 +171,45 @@ const addCopies = (place) => {
 };
 addCopies(document);
 for (const more of document.querySelectorAll("[data-more-body]")) new MutationObserver(() => addCopies(more)).observe(more, { childList: true });
+
+// ---- a folded part that the address names is open
+
+const unfold = () => {
+  const named = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  const folded = named && named.closest("details");
+  if (!folded || folded.open) return;
+  folded.open = true;
+  named.scrollIntoView();
+};
+addEventListener("hashchange", unfold);
+unfold();
+
+// ---- one palette over everything, at `/` or Ctrl-K or on the link to the search; its script comes when it is asked for
+
+const finder = document.querySelector("[data-palette]");
+// what is typed while it comes is not lost
+const find = async () => {
+  let early = "";
+  const keep = (event) => {
+    if (event.key.length !== 1 || event.ctrlKey || event.metaKey) return;
+    event.preventDefault();
+    event.stopPropagation();
+    early += event.key;
+  };
+  addEventListener("keydown", keep, true);
+  const { open } = await import(finder.dataset.palette);
+  removeEventListener("keydown", keep, true);
+  open(finder.href, early);
+};
+finder.addEventListener("click", (event) => {
+  if (event.ctrlKey || event.metaKey || event.shiftKey || finder.ariaCurrent) return;
+  event.preventDefault();
+  find();
+});
+addEventListener("keydown", (event) => {
+  const typing = event.target.closest?.("input:not([type=range], [type=radio], [type=checkbox]), textarea, select, [contenteditable]");
+  const asked = (event.key === "/" && !typing && !event.ctrlKey && !event.metaKey && !event.altKey) || (event.key === "k" && (event.ctrlKey || event.metaKey));
+  if (!asked || event.defaultPrevented) return;
+  event.preventDefault();
+  find();
+});

@@ -36,7 +36,7 @@ ONCE = {
     "full form and comparison": "/en/calculators/replica_ledger?body.n=2,3;8,0&body.g=-2,1;1,0&expected={%22N%22:1}",
     "lists in the full form": "/zh/calculators/token_budget?body.lengths=900,350,1200",
     "refused full form": "/zh/calculators/overflow_skip?body.scaled_grads=x;1&body.params=1;1&body.scale=2&body.lr=1",
-    "start": "/en/start",
+    "start": "/en/start?answer=curve.0&counts=100;900",
     "framework": "/zh/conformance/open_clip",
 }
 """Pages whose parts are those of others, in another order: looked at on a small dark screen only."""
