@@ -239,6 +239,7 @@ _EXCEPTIONS: dict[str, Callable[[Any], bool]] = {
     "loss_terms": lambda i: sum(sum(map(float, row)) for t in i.terms for row in t.counts or ()) > _LARGEST_TENSOR,
     "objective_weights": lambda i: sum(sum(cell) for row in i.sequences for cell in row) > _LARGEST_TENSOR,
     "ratio_fingerprint": lambda inputs: inputs.P * inputs.K > _LARGEST_TENSOR,
+    "reduction_precision": lambda inputs: inputs.dtype == "float64" and inputs.scaling != "none",
     "schedule_clock": lambda i: i.P * i.batches * i.epochs > _MANY_STEPS,
     "rl_weights": lambda inputs: not 0 < _tokens_of_completions(inputs) <= _LARGEST_TENSOR,
     "sampler_padding": lambda inputs: inputs.dataset_size * inputs.replicas > _LARGEST_TENSOR,

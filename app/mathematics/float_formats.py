@@ -2,8 +2,9 @@
 
 A format has `digits` significant bits p, and normal numbers from 2^e_min up to (2 - 2^(1-p))·2^e_max; below 2^e_min its
 numbers are evenly spaced by 2^(e_min-p+1), the smallest of them (IEEE 754-2019, section 3.3; bfloat16 is float32 with
-16 bits cut off). What rounds beyond the largest number becomes infinite. float8_e4m3fn gives its last bit pattern to
-NaN, so that its largest number is one spacing below what its digits would allow.
+16 bits cut off). What rounds beyond the largest number becomes infinite. float8_e4m3fn has no infinity: it gives its
+last bit pattern to NaN, so that its largest number is one spacing below what its digits would allow, and what rounds
+beyond becomes that number, as torch 2.13 casts.
 
 A sum or square root of two numbers of a format of up to 24 bits, taken in float64 and then rounded to the format, is as
 if rounded once, for 53 ≥ 2·24 + 2 (Figueroa, "When is double rounding innocuous?", 1995). A quotient by any fraction
@@ -11,7 +12,7 @@ has no such guarantee, so it is rounded from its exact value.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Literal
@@ -26,10 +27,21 @@ class FloatFormat:
     least_exponent: int
     greatest_exponent: int
     last_is_nan: bool = False
+    saturates: bool = False
 
     @cached_property
     def largest(self) -> float:
         return math.ldexp(2**self.digits - 1 - self.last_is_nan, self.greatest_exponent + 1 - self.digits)
+
+    @cached_property
+    def beyond(self) -> float:
+        """What stands for all that rounds beyond the largest number."""
+        return self.largest if self.saturates else math.inf
+
+    @cached_property
+    def with_infinity(self) -> "FloatFormat":
+        """The same numbers, and an infinity in which an overflow shows."""
+        return replace(self, saturates=False)
 
     @cached_property
     def smallest_normal(self) -> float:
@@ -52,7 +64,7 @@ class FloatFormat:
         unit = self.spacing(value)
         rounded = round(value / unit) * unit
         if abs(rounded) > self.largest:
-            return math.inf if value > 0 else -math.inf
+            return self.beyond if value > 0 else -self.beyond
         return float(rounded)
 
     def rounded(self, value: float) -> float:
@@ -61,10 +73,10 @@ class FloatFormat:
             return value
         exponent = math.frexp(value)[1] - 1
         if exponent > self.greatest_exponent:
-            return math.copysign(math.inf, value)
+            return math.copysign(self.beyond, value)
         place = max(exponent, self.least_exponent) + 1 - self.digits
         rounded = math.ldexp(round(math.ldexp(value, -place)), place)
-        return math.copysign(rounded if abs(rounded) <= self.largest else math.inf, value)
+        return math.copysign(rounded if abs(rounded) <= self.largest else self.beyond, value)
 
 
 def _exponent(value: Fraction) -> int:
@@ -85,7 +97,7 @@ FORMATS: dict[FormatName, FloatFormat] = {
 }
 
 FLOAT8: dict[Float8Name, FloatFormat] = {
-    "float8_e4m3fn": FloatFormat(4, -6, 8, last_is_nan=True),
+    "float8_e4m3fn": FloatFormat(4, -6, 8, last_is_nan=True, saturates=True),
     "float8_e5m2": FloatFormat(3, -14, 15),
 }
-"""`nearest` of both has infinities; whoever wants saturation takes the smaller of a value and `largest` first."""
+"""As torch 2.13 casts; whoever wants both to saturate takes the smaller of a value and `largest` first."""

@@ -15,11 +15,11 @@ from starlette.testclient import TestClient
 from torch.distributed.algorithms._comm_hooks.default_hooks import DefaultState
 
 from samestep.app.calculators.reduction_precision.sums import added, divided
-from samestep.app.mathematics.float_formats import FORMATS, FormatName
-from tests.kit import Answer, Asked, Body, Program, cases
+from samestep.app.mathematics.float_formats import FLOAT8, FORMATS, Float8Name, FormatName
+from tests.kit import Answer, Asked, Body, Program, agrees, cases, instrument_cases
 
 asked = Asked("reduction_precision")
-answer, view, view_refusal = asked.answer, asked.view, asked.view_refusal
+answer, view, refusal, view_refusal = asked.answer, asked.view, asked.refusal, asked.view_refusal
 
 
 TORCH = {
@@ -29,9 +29,11 @@ TORCH = {
     "float64": torch.float64,
 }
 NARROW = ("float16", "bfloat16", "float32")
+EIGHT = {"float8_e4m3fn": torch.float8_e4m3fn, "float8_e5m2": torch.float8_e5m2}
 
 each_format = pytest.mark.parametrize("name", TORCH)
 each_narrow_format = pytest.mark.parametrize("name", NARROW)
+each_float8 = pytest.mark.parametrize("name", EIGHT)
 
 
 def mean(got: Answer, scheme: str, order: str = "rounded_once") -> Any:
@@ -282,6 +284,79 @@ def test_a_mean_of_nothing_but_zeros_is_right_and_has_no_relative_error() -> Non
     assert (got["outcome"], got["relative_error"], got["reason"]) == ("right", None, "zero_reference")
 
 
+# --- eight bits, and scales
+
+
+@pytest.mark.parametrize("case", instrument_cases("reduction_precision"), ids=lambda case: case["id"])
+def test_the_worked_case_is_met_at_its_tolerance(case: Body) -> None:
+    agrees(answer(case["inputs"]), case["expected"], **case["tolerance"])
+
+
+@each_float8
+def test_rounding_to_eight_bits_is_torchs_cast_beyond_the_largest_number_too(name: Float8Name) -> None:
+    form, info = FLOAT8[name], torch.finfo(EIGHT[name])
+    assert (form.largest, form.smallest_normal, form.spacing_at_one) == (info.max, info.smallest_normal, info.eps)
+    generator = torch.Generator().manual_seed(1)
+    values = torch.randn(4_000, generator=generator) * 2.0 ** torch.randint(-22, 22, (4_000,), generator=generator)
+    edges = [448.0, 463.9, 464.0, 465.0, 480.0, 57344.0, 61439.0, 61440.0, 1e9, 2.0**-10, 2.0**-17, 0.0]
+    given = torch.cat([values, torch.tensor(edges), -torch.tensor(edges)])
+    expected = given.to(EIGHT[name]).double().tolist()
+    for value, right in zip(given.double().tolist(), expected, strict=True):
+        assert same_bits(form.rounded(value), right), value
+        assert form.nearest(Fraction(value)) == right
+
+
+@each_float8
+@pytest.mark.parametrize("scaling", ["none", "amax", "amax_times_ranks"])
+def test_a_scaled_mean_is_torchs_casts_between_a_product_and_a_quotient(name: str, scaling: str) -> None:
+    source = random.Random(name + scaling)
+    for _ in range(20):
+        values = [source.randint(1, 4000) / 8 * source.choice([1, -1]) for _ in range(source.randint(1, 9))]
+        largest = torch.finfo(EIGHT[name]).max
+        scale = {"none": 1, "amax": largest / max(map(abs, values))}.get(scaling)
+        scale = largest / max(map(abs, values)) / len(values) if scale is None else scale
+        running = torch.zeros((), dtype=torch.float32)
+        held = (torch.tensor(values, dtype=torch.float64) * scale).to(EIGHT[name])
+        beyond = False
+        for value in held.float():
+            beyond |= (running + value).abs().item() > largest * (1 + torch.finfo(EIGHT[name]).eps / 4)
+            running = (running + value).to(EIGHT[name]).float()
+        got = answer(values=values, dtype=name, scaling=scaling)
+        reduced = got["placements"]["sum_then_divide"]["reductions"]["sequential"]
+        assert got["scale"] == pytest.approx(scale, rel=1e-14)
+        if running.isfinite():
+            assert reduced["sum"] == pytest.approx(running.item() / scale, rel=1e-12)
+        assert reduced["overflow"] is beyond
+        if scaling == "amax_times_ranks":
+            assert not reduced["overflow"]
+
+
+def test_a_sum_that_saturates_is_finite_and_says_overflow_and_an_infinite_one_says_it_too() -> None:
+    saturated = answer(values=100, ranks=8, dtype="float8_e4m3fn")["placements"]["sum_then_divide"]
+    assert {(one["sum"], one["overflow"]) for one in saturated["reductions"].values()} == {(448, True)}
+    infinite = answer(values=20_000, ranks=8, dtype="float8_e5m2")["placements"]["sum_then_divide"]
+    assert {(one["sum"], one["overflow"]) for one in infinite["reductions"].values()} == {("inf", True)}
+    beyond = answer(values=[500, 1], dtype="float8_e4m3fn")["entry"]
+    assert (beyond["largest"], beyond["overflow"]) == (448, True)
+
+
+def test_a_scale_helps_the_range_of_float16_as_well_and_changes_no_mean_where_nothing_was_lost() -> None:
+    scaled = answer(values=128, ranks=1024, dtype="float16", scaling="amax_times_ranks")
+    assert (scaled["sum_then_divide"], scaled["scale_exact"]) == (128, "2047/4096")
+    assert answer(values=[1, 2, 4], dtype="float32", scaling="amax")["exact_mean"] == pytest.approx(7 / 3, rel=1e-7)
+
+
+def test_zeros_have_no_magnitude_to_scale_by() -> None:
+    assert refusal(values=[0, 0], scaling="amax").field == "values"
+    assert answer(values=[0, 0])["scale_exact"] == "1"
+
+
+def test_a_scaled_value_of_float64_keeps_its_axis_inside_float64() -> None:
+    got = view(values="1", ranks="4", dtype="float64", scaling="amax")
+    assert got["reach"]["smallest"] > 0
+    assert got["reach"]["largest"] == 1
+
+
 # --- doors and refusals
 
 
@@ -311,6 +386,8 @@ def test_one_row_for_each_distinct_value() -> None:
         ({"ranks": "4097"}, "ranks", "at most 4,096"),
         ({"predivide": "0"}, "predivide", "greater than 0"),
         ({"dtype": "float8"}, "dtype", "must be"),
+        ({"scaling": "delayed"}, "scaling", "must be"),
+        ({"values": "0", "scaling": "amax_times_ranks"}, "values", "all 0"),
     ],
 )
 def test_what_cannot_be_used_is_refused_at_its_field(fields: dict[str, str], field: str, words: str) -> None:
@@ -327,6 +404,8 @@ def test_what_cannot_be_used_is_refused_at_its_field(fields: dict[str, str], fie
         ({"values": "1", "dtype": "bfloat16", "accumulation": "sequential"}, "sum first gives 0.25"),
         ({"dtype": "float32"}, "All three orders arrive at 128"),
         ({"values": "1e6"}, "itself beyond float16"),
+        ({"values": "500", "ranks": "2", "dtype": "float8_e4m3fn"}, "saturated at 448"),
+        ({"values": "100", "ranks": "8", "dtype": "float8_e4m3fn"}, "sum first gives 56"),
     ],
 )
 def test_the_verdict(client: TestClient, fields: dict[str, str], words: str) -> None:
@@ -348,9 +427,11 @@ def test_a_result_of_many_values_stays_small(client: TestClient) -> None:
 def any_body(source: random.Random) -> Body:
     ranks = source.randint(1, 9)
     values = [source.choice([60000, 1, "1e-7", "0.1", -3, "1/3"]) for _ in range(ranks)]
+    dtype = source.choice(["float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e5m2"])
     return {
         "values": values,
-        "dtype": source.choice(["float16", "bfloat16", "float32", "float64"]),
+        "dtype": dtype,
+        "scaling": "none" if dtype == "float64" else source.choice(["none", "amax", "amax_times_ranks"]),
         "predivide": source.choice([None, 3, "2.5"]),
         "accumulation": source.choice(["rounded_once", "sequential", "tree"]),
     }

@@ -78,6 +78,7 @@ STATES: list[tuple[str, State]] = [
     ("batch_statistics", {"term": "group_norm", "eps": "0"}),
     ("batch_statistics", {"tokens": "2,0", "assigned": "1+1,0+0", "probability": "0.5+0.5,0+0"}),
     ("objective_weights", {"sequences": "3;0", "other": "", "scheme": "token_mean_over_microbatch"}),
+    ("reduction_precision", {"values": "100", "ranks": "8", "dtype": "float8_e4m3fn", "scaling": "amax_times_ranks"}),
     ("reduction_precision", {"values": "6e4;1e-7;-3", "ranks": "", "dtype": "bfloat16", "accumulation": "sequential"}),
     ("framework_recipe", {"framework": "deepspeed/engine", "loss_reduction": "sum", "counts": "3;0"}),
 ]
@@ -248,6 +249,7 @@ TYPED: dict[str, State] = {
     "reduction_precision": {
         "values": "1,2,3",
         "ranks": "3",
+        "scaling": "amax",
         "dtype": "bfloat16",
         "predivide": "2",
         "accumulation": "tree",

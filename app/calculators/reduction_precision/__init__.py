@@ -19,17 +19,41 @@ between them.
 own. `given_mean` is that of the numbers as typed. A mean is `right` when it is no farther from the exact one than
 neighbours of the format are from each other.
 
+With `scaling` the values are multiplied by a factor c before they enter, and everything is divided by c again when it
+has left the format: c = largest/|amax| (`amax`), so that no rank's own value saturates, or that over P
+(`amax_times_ranks`), so that no sum does. All that is told is in the unit of the values; c itself is `scale`. float8
+formats end as torch 2.13 casts: float8_e4m3fn saturates at 448, float8_e5m2 becomes infinite beyond 57344. `overflow`
+says that a number left the range on the way, also where saturation keeps it finite.
+
 Shapes: P numbers of any one unit; one number stands for all ranks. `norm` takes the same numbers for the elements of a
 gradient: its 2-norm with squares kept in the format, in float32, and of ratios to the largest element.
 """
 
 import math
+import sys
 from collections import Counter
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import Annotated, Literal
+from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
+from samestep.app.calculators.reduction_precision.results import (
+    AnyFormatName,
+    Entry,
+    Format,
+    Norm,
+    Outcome,
+    Placement,
+    PlacementName,
+    Reach,
+    Reduced,
+    Result,
+    Row,
+    Scaling,
+    Value,
+    View,
+)
 from samestep.app.calculators.reduction_precision.sums import (
     ORDERS,
     Norms,
@@ -47,16 +71,11 @@ from samestep.app.contract.models import (
     Inputs as InputsBase,
     Query as QueryBase,
     Reason,
-    Result as ResultBase,
-    Table,
 )
-from samestep.app.contract.numbers import NonFinite, finite_or_name, fraction_text
-from samestep.app.mathematics.float_formats import FORMATS, FloatFormat, FormatName
+from samestep.app.contract.numbers import finite_or_name, fraction_text
+from samestep.app.mathematics.float_formats import FLOAT8, FORMATS, FloatFormat
 
-Value = float | NonFinite
-PlacementName = Literal["sum_then_divide", "divide_then_sum", "predivided"]
-Outcome = Literal["right", "off", "vanished", "overflow"]
-
+_FORMATS = dict[AnyFormatName, FloatFormat]([*FORMATS.items(), *FLOAT8.items()])
 
 Values = Annotated[tuple[Fraction, ...], numbers(most=MAX_RANKS)]
 OptionalRanks = Annotated[Annotated[int, whole_number(1, MAX_RANKS)] | None, OrBlank]
@@ -67,7 +86,8 @@ class Inputs(InputsBase):
 
     values: Values = Field(examples=[128])
     ranks: OptionalRanks = Field(default=None, examples=[1024])
-    dtype: FormatName = "float16"
+    dtype: AnyFormatName = "float16"
+    scaling: Scaling = "none"
     predivide: Annotated[Positive | None, OrBlank] = Field(default=None, examples=[32])
     accumulation: Order = "rounded_once"
 
@@ -79,120 +99,15 @@ class Query(Inputs, QueryBase):
     ranks: OptionalRanks = 1024
 
 
-class Format(ResultBase):
-    """The range and the fineness of the number format."""
-
-    digits: int
-    largest: float
-    smallest_normal: float
-    smallest: float
-    spacing_at_one: float
-
-
-class Entry(ResultBase):
-    """What rounding to the format did to the numbers as typed, before anything was reduced; and their largest
-    magnitude after it."""
-
-    largest: Value
-    changed: int
-    vanished: int
-    overflow: bool
-
-
-class Reduced(ResultBase):
-    """The sum and the mean that one way of adding arrives at. `relative_error` is null where the mean is non-finite or
-    the exact mean is 0."""
-
-    sum: Value
-    mean: Value
-    overflow: bool
-    underflow: bool
-    relative_error: float | None
-    outcome: Outcome
-    reason: Reason | None
-
-
-class Placement(ResultBase):
-    """One place of the division: divisors (exact), what the summands become, the sum they have without rounding."""
-
-    first_divisor: str
-    last_divisor: str
-    summand_largest: Value = Field(description="largest magnitude of a summand")
-    summands_vanished: int
-    sum_unrounded: Value
-    reductions: dict[Order, Reduced]
-
-
-class Norm(ResultBase):
-    """The 2-norm of the values, by four ways."""
-
-    largest_square: Value
-    in_dtype: Value
-    in_float32: Value
-    divided_first: Value
-    exact: Value
-
-
-class Result(ResultBase):
-    """Three places of the division × three ways of adding. The means by the chosen `accumulation` stand under the names
-    of their placements; `predivide` is the factor used."""
-
-    dtype: FormatName
-    ranks: int
-    accumulation: Order
-    predivide: str
-    format: Format
-    entry: Entry
-    given_mean: float
-    exact_mean: Value
-    exact_mean_exact: str | None
-    sum_then_divide: Value
-    divide_then_sum: Value
-    predivided: Value
-    placements: dict[PlacementName, Placement]
-    norm: Norm
-
-    def tables(self) -> list[Table]:
-        """One row a placement and way of adding, then the norms."""
-        rows = [
-            (name, order, placement.first_divisor, placement.last_divisor, *(value for _, value in reduced))
-            for name, placement in self.placements.items()
-            for order, reduced in placement.reductions.items()
-        ]
-        header = ("placement", "accumulation", "first_divisor", "last_divisor", *Reduced.model_fields)
-        norm_rows = [tuple(value for _, value in self.norm)]
-        return [Table(header=header, rows=rows), Table(header=tuple(Norm.model_fields), rows=norm_rows)]
-
-
-class Row(ResultBase):
-    """A value that `count` ranks hold, and the summand that each placement makes of it."""
-
-    given: float
-    count: int
-    held: Value
-    sum_then_divide: Value
-    divide_then_sum: Value
-    predivided: Value
-
-
-class View(Result):
-    """What the panel shows: one row for each distinct value."""
-
-    rows: list[Row]
-
-    def tables(self) -> list[Table]:
-        rows = [tuple(value for _, value in row) for row in self.rows]
-        return [*super().tables(), Table(header=tuple(Row.model_fields), rows=rows)]
-
-
 def compute(inputs: Inputs) -> Result:
-    """Every placement in every order; InputError where the number of ranks is not that of the values."""
-    form, count = FORMATS[inputs.dtype], _ranks(inputs)
-    entered = [form.nearest(value) for value in inputs.values]
+    """Every placement in every order; InputError where the number of ranks is not that of the values, or where there
+    is no magnitude to scale by."""
+    form, count, unit = _FORMATS[inputs.dtype], _ranks(inputs), _unit(inputs)
+    entered = [form.nearest(value * unit.scale) for value in inputs.values]
     held = entered * (count // len(entered))
     mean = exact_sum(held) / count
     factors = _factors(inputs)
-    placements = {name: _placement(held, factor, mean, form) for name, factor in factors.items()}
+    placements = {name: _placement(held, factor, mean, form, unit) for name, factor in factors.items()}
     means: dict[str, Value] = {
         name: placement.reductions[inputs.accumulation].mean for name, placement in placements.items()
     }
@@ -201,6 +116,9 @@ def compute(inputs: Inputs) -> Result:
         ranks=count,
         accumulation=inputs.accumulation,
         predivide=fraction_text(factors["predivided"]),
+        scaling=inputs.scaling,
+        scale=float(unit.scale),
+        scale_exact=fraction_text(unit.scale),
         format=Format(
             digits=form.digits,
             largest=form.largest,
@@ -208,19 +126,54 @@ def compute(inputs: Inputs) -> Result:
             smallest=form.smallest,
             spacing_at_one=form.spacing_at_one,
         ),
-        entry=_entry(inputs, entered),
+        entry=_entry(inputs, entered, form, unit),
         given_mean=float(sum(inputs.values, Fraction(0)) / len(inputs.values)),
-        exact_mean=finite_or_name(float(mean)),
-        exact_mean_exact=fraction_text(mean) if isinstance(mean, Fraction) else None,
+        exact_mean=unit.of(mean),
+        exact_mean_exact=fraction_text(mean / unit.scale) if isinstance(mean, Fraction) else None,
         **means,
         placements=placements,
-        norm=_norm(norms(held, form, FORMATS["float32"]), held),
+        norm=_norm(norms(held, form, FORMATS["float32"]), held, unit),
     )
 
 
 def present(inputs: Inputs) -> View:
     """What is shown of a body: all placements side by side."""
-    return View(**dict(compute(inputs)), rows=_rows(inputs))
+    form, unit = _FORMATS[inputs.dtype], _unit(inputs)
+    ends = (unit.inside_float64(getattr(form, name)) for name in Reach.model_fields)
+    reach = Reach(**dict(zip(Reach.model_fields, ends, strict=True)))
+    return View(**dict(compute(inputs)), reach=reach, rows=_rows(inputs))
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """What the values were multiplied by before they entered the format, and their own unit again."""
+
+    scale: Fraction
+
+    def of(self, number: Fraction | float, power: int = 1) -> Value:
+        """A number of the format in the unit of the values; one beyond float64 is infinite."""
+        if isinstance(number, float) and (self.scale == 1 or not math.isfinite(number)):
+            return finite_or_name(number)
+        try:
+            return float(Fraction(number) / self.scale**power)
+        except OverflowError:
+            return "inf" if number > 0 else "-inf"
+
+    def inside_float64(self, positive: float) -> float:
+        """The same for the end of an axis: at least the smallest float64, at most the largest."""
+        ends = Fraction(math.ulp(0.0)), Fraction(sys.float_info.max)
+        return float(min(max(Fraction(positive) / self.scale, ends[0]), ends[1]))
+
+
+def _unit(inputs: Inputs) -> _Unit:
+    if inputs.scaling == "none":
+        return _Unit(Fraction(1))
+    largest = max(map(abs, inputs.values))
+    if not largest:
+        en, zh = "are all 0: there is no magnitude to scale by", "全是 0：没有可以据以缩放的最大值"
+        raise InputError(en, zh, field="values", code="zero_count")
+    scale = Fraction(_FORMATS[inputs.dtype].largest) / largest
+    return _Unit(scale / _ranks(inputs) if inputs.scaling == "amax_times_ranks" else scale)
 
 
 def _ranks(inputs: Inputs) -> int:
@@ -247,59 +200,68 @@ def _fsdp_factor(ranks: int) -> Fraction:
     return Fraction(factor)
 
 
-def _entry(inputs: Inputs, entered: list[float]) -> Entry:
-    pairs = list(zip(inputs.values, entered, strict=True))
+def _entry(inputs: Inputs, entered: list[float], form: FloatFormat, unit: _Unit) -> Entry:
+    pairs = [(value * unit.scale, kept) for value, kept in zip(inputs.values, entered, strict=True)]
     each = _ranks(inputs) // len(pairs)
     return Entry(
-        largest=finite_or_name(max(map(abs, entered))),
-        changed=each * sum(typed != kept for typed, kept in pairs),
-        vanished=each * sum(kept == 0 != typed for typed, kept in pairs),
-        overflow=not all(map(math.isfinite, entered)),
+        largest=unit.of(max(map(abs, entered))),
+        changed=each * sum(scaled != kept for scaled, kept in pairs),
+        vanished=each * sum(kept == 0 != scaled for scaled, kept in pairs),
+        overflow=not all(math.isfinite(form.with_infinity.nearest(scaled)) for scaled, _ in pairs),
     )
 
 
-def _placement(held: list[float], factor: Fraction, exact_mean: Fraction | float, form: FloatFormat) -> Placement:
+def _placement(
+    held: list[float], factor: Fraction, exact_mean: Fraction | float, form: FloatFormat, unit: _Unit
+) -> Placement:
     summands, last = divided(held, factor, form), len(held) / factor
-    unrounded = exact_sum(summands.values)
+    endless = divided(held, factor, form.with_infinity) if form.saturates else summands
+
+    def reduced(order: Order) -> Reduced:
+        taken = _taken(summands, order, last, form)
+        wide = _taken(endless, order, last, form.with_infinity) if form.saturates else taken
+        return _reduced(taken, exact_mean, form, unit, overflow=not math.isfinite(wide.mean))
+
     return Placement(
         first_divisor=fraction_text(factor),
         last_divisor=fraction_text(last),
-        summand_largest=finite_or_name(max(map(abs, summands.values))),
+        summand_largest=unit.of(max(map(abs, summands.values))),
         summands_vanished=summands.vanished,
-        sum_unrounded=_as_value(unrounded),
-        reductions={order: _reduced(summands, order, last, exact_mean, form) for order in ORDERS},
+        sum_unrounded=unit.of(exact_sum(summands.values)),
+        reductions={order: reduced(order) for order in ORDERS},
     )
 
 
-def _as_value(number: Fraction | float) -> Value:
-    """A sum of P float64 numbers may itself be beyond float64."""
-    try:
-        return finite_or_name(float(number))
-    except OverflowError:
-        return "inf" if number > 0 else "-inf"
+class _Taken(NamedTuple):
+    """A sum and a mean in the unit of the format."""
+
+    total: float
+    mean: float
+    underflow: bool
 
 
-def _reduced(
-    summands: Quotients, order: Order, divisor: Fraction, exact_mean: Fraction | float, form: FloatFormat
-) -> Reduced:
+def _taken(summands: Quotients, order: Order, divisor: Fraction, form: FloatFormat) -> _Taken:
     total = added(summands.values, order, form)
     quotient = divided([total], divisor, form)
-    (mean,) = quotient.values
+    return _Taken(total, quotient.values[0], summands.underflow or quotient.underflow)
+
+
+def _reduced(taken: _Taken, exact_mean: Fraction | float, form: FloatFormat, unit: _Unit, *, overflow: bool) -> Reduced:
     error: float | None = None
     reason: Reason | None = None
-    if isinstance(exact_mean, float) or not math.isfinite(mean):
+    if isinstance(exact_mean, float) or not math.isfinite(taken.mean):
         reason = "non_finite"
     elif exact_mean == 0:
         reason = "zero_reference"
     else:
-        error = float(abs(Fraction(mean) - exact_mean) / abs(exact_mean))
+        error = float(abs(Fraction(taken.mean) - exact_mean) / abs(exact_mean))
     return Reduced(
-        sum=finite_or_name(total),
-        mean=finite_or_name(mean),
-        overflow=not math.isfinite(mean),
-        underflow=summands.underflow or quotient.underflow,
+        sum=unit.of(taken.total),
+        mean=unit.of(taken.mean),
+        overflow=overflow,
+        underflow=taken.underflow,
         relative_error=error,
-        outcome=_outcome(mean, exact_mean, form),
+        outcome=_outcome(taken.mean, exact_mean, form),
         reason=reason,
     )
 
@@ -312,27 +274,27 @@ def _outcome(mean: float, exact_mean: Fraction | float, form: FloatFormat) -> Ou
     return "right" if abs(Fraction(mean) - exact_mean) <= form.spacing(exact_mean) else "off"
 
 
-def _norm(found: Norms, held: list[float]) -> Norm:
+def _norm(found: Norms, held: list[float], unit: _Unit) -> Norm:
     return Norm(
-        largest_square=finite_or_name(found.largest_square),
-        in_dtype=finite_or_name(found.plain),
-        in_float32=finite_or_name(found.in_float32),
-        divided_first=finite_or_name(found.divided_first),
-        exact=finite_or_name(math.hypot(*held)),
+        largest_square=unit.of(found.largest_square, 2),
+        in_dtype=unit.of(found.plain),
+        in_float32=unit.of(found.in_float32),
+        divided_first=unit.of(found.divided_first),
+        exact=unit.of(math.hypot(*held)),
     )
 
 
 def _rows(inputs: Inputs) -> list[Row]:
-    form, each = FORMATS[inputs.dtype], _ranks(inputs) // len(inputs.values)
+    form, each, unit = _FORMATS[inputs.dtype], _ranks(inputs) // len(inputs.values), _unit(inputs)
     counts = Counter(inputs.values)
-    held = list(map(form.nearest, counts))
+    held = [form.nearest(value * unit.scale) for value in counts]
     columns = {name: divided(held, factor, form).values for name, factor in _factors(inputs).items()}
     return [
         Row(
             given=float(value),
             count=count * each,
-            held=finite_or_name(held[i]),
-            **{name: finite_or_name(column[i]) for name, column in columns.items()},
+            held=unit.of(held[i]),
+            **{name: unit.of(column[i]) for name, column in columns.items()},
         )
         for i, (value, count) in enumerate(counts.items())
     ]
