@@ -169,7 +169,8 @@ def test_a_window_without_any_unit_has_no_objective() -> None:
 def test_a_coefficient_of_zero_has_no_multiple() -> None:
     found = answer(terms=[term("ce", [[2]], [[4]]), term("kl", [[3]], [[6]], coefficient=0)])
     kl = found["schemes"]["first_terms_count"]["terms"][1]
-    assert (kl["multiple"], kl["reason"], kl["total_weight"]) == (None, "zero_reference", 0)
+    assert (kl["multiple"], kl["reason"], kl["total_weight"], kl["uniform"]) == (None, "zero_reference", 0, True)
+    assert found["schemes"]["first_terms_count"]["matches_reference"] is True
 
 
 @pytest.mark.parametrize(("ranks", "microsteps"), [(1, 1), (3, 2), (2, 5)])

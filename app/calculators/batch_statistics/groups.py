@@ -15,12 +15,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from samestep.app.contract.arrays import Written, floats
+from samestep.app.contract.arrays import Floats, Written, floats
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.limits import MAX_CELLS, MAX_EXACT_CELLS, MAX_RANKS
 from samestep.app.contract.numbers import as_float, exact
 from samestep.app.mathematics.ragged import place
 from samestep.app.mathematics.window import Numbers, exact_sum
+
+_SAME = 1e-9
+"""Float64 statistics of large windows this near, relatively, are the same."""
 
 Ints = NDArray[np.int64]
 Shape = tuple[int, int]
@@ -146,3 +149,17 @@ def _numbers(flat: list[Any], sizes: list[int], width: int) -> Numbers:
     except InputError as error:
         raise InputError(error.en, error.zh, field=where(len(numbers)), code=error.code) from None
     return np.array(numbers, dtype=object)
+
+
+def same(one: Numbers, other: Numbers) -> bool:
+    """Equal numbers; of large windows, as far as float64 tells."""
+    if one.dtype == object:
+        return bool((one == other).all())
+    return bool(np.allclose(one, other, rtol=_SAME, atol=0))
+
+
+def farthest(one: Floats, other: Floats) -> float | None:
+    """The largest distance; None where a value of either is missing, or there are none."""
+    if not one.size or not (np.isfinite(one).all() and np.isfinite(other).all()):
+        return None
+    return float(np.abs(one - other).max())

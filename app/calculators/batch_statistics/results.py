@@ -6,6 +6,9 @@ Lists over values, cells or groups are null above MAX_LISTED_CELLS entries, frac
 from samestep.app.calculators.batch_statistics.inputs import Term
 from samestep.app.contract.models import Reason, Result as ResultBase, Table
 
+SHOWN_SCOPES, SHOWN_POINTS = 6, 24
+"""So much is drawn."""
+
 
 class Scheme(ResultBase):
     """Whether there is an answer, why not, and whether it is that of the window taken as a whole."""
@@ -139,6 +142,5 @@ class View(Result):
     selected: str
     current: AnyScheme
     reference: str
-    tokens: int | None
     reference_scopes: list[Scope]
     scopes: list[Scope]

@@ -59,15 +59,16 @@ class Scales:
             return weighting
         factor = weighting.factor if self.exact else float(weighting.factor)
         coefficient = self.term.coefficient if self.exact else float(self.term.coefficient)
-        units, losses, uniform = self._summed(weighting)
+        units, losses, alike = self._summed(weighting)
+        nothing = not self.term.coefficient  # then every weight is 0, as it ought to be
         return Weighed(
             units=self.units.total,
             coefficient=self.term.coefficient,
             weights=self._weights(weighting) if self._listed else None,
             total=units * factor * coefficient,
             multiple=units * factor,
-            uniform=uniform,
-            right=uniform and self._first_weight(weighting) == self._right_weight,
+            uniform=alike or nothing,
+            right=nothing or (alike and self._first_weight(weighting) == self._right_weight),
             value=losses * factor * coefficient,
         )
 
