@@ -207,6 +207,42 @@ def test_equal_lengths_are_matched_in_order() -> None:
     assert [row["compared_token_weight_exact"] for row in got["rows"]] == ["1/8", "1/24", "1/24"]
 
 
+# --- what practitioners call them
+
+
+def test_a_setting_weighs_what_rl_weights_reads_in_its_framework() -> None:
+    """Two calculators, two readings of the same sources: each name that both know has the same weights."""
+    lengths = [[[4, 2], [8]], [[3], [1, 5]]]
+    completions = [[[{"length": n, "group": 0} for n in cell] for cell in row] for row in lengths]
+    read = Asked("rl_weights").answer(completions=completions, constant=7)["schemes"]
+    known = {
+        ('loss_type="dapo", steps_per_generation=K', None): "trl_dapo",
+        ('loss_type="bnpo"', None): "trl_bnpo",
+        ('loss_type="grpo"', None): "trl_grpo",
+        ('loss_type="dr_grpo"', None): "trl_dr_grpo",
+        ('loss_agg_mode="token-mean"', None): "verl_token_mean",
+        ('loss_agg_mode="token-mean" (dp_actor.py)', "0.7.1"): "verl_token_mean_per_microbatch",
+        ('loss_agg_mode="token-mean", use_dynamic_bsz (dp_actor.py)', "0.7.1"): "verl_token_mean_dynamic",
+        ('loss_agg_mode="seq-mean-token-mean"', None): "verl_seq_mean_token_mean",
+        ('loss_agg_mode="seq-mean-token-sum-norm"', None): "verl_seq_mean_token_sum_norm",
+    }
+    found = {
+        known[name["setting"], name["until"]]: scheme["token_weights_exact"]
+        for scheme in answer(lengths, constant=7)["schemes"].values()
+        for name in scheme["names"]
+        if (name["setting"], name["until"]) in known
+    }
+    assert found == {name: read[name]["token_weights_exact"] for name in known.values()}
+
+
+def test_a_name_says_in_which_releases_it_divides_so() -> None:
+    names = [name for scheme in answer("4+2;8")["schemes"].values() for name in scheme["names"]]
+    assert len(names) == 12
+    assert all(name["since"] or name["until"] for name in names)
+    page = asked.panel(scheme="token_mean_over_microbatch")
+    assert "TRL 0.16.0-0.16.1 GRPO" in page.tables()[0].rows[3][2]  # type: ignore[operator]
+
+
 # --- sizes, doors, refusals
 
 

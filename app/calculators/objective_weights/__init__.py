@@ -29,6 +29,7 @@ from pydantic import Field
 
 from samestep.app.calculators.objective_weights.cells import MAX_LENGTH, OptionalSequences, Sequences
 from samestep.app.calculators.objective_weights.compared import ComparedWindow, Counterexample, Tried, tried
+from samestep.app.calculators.objective_weights.names import NAMES, Name
 from samestep.app.calculators.objective_weights.partition import (
     OBJECTIVES,
     PLACEMENTS,
@@ -101,11 +102,13 @@ class SchemeResult(ResultBase):
     """One objective with its mean in one place. Lists have one entry a sequence; null above MAX_LISTED_CELLS, the exact
     ones above MAX_EXACT_SEQUENCES.
 
-    `equals` are the objectives that over the window give the same weights: what this mean really is, here.
+    `names` are what TRL and verl call it, and in which releases. `equals` are the objectives that over the window give
+    the same weights: what this mean really is, here.
     """
 
     objective: Objective
     placement: Placement
+    names: tuple[Name, ...]
     defined: bool
     reason: Reason | None
     token_weights: list[float] | None
@@ -132,9 +135,19 @@ class Result(ResultBase):
 
     def tables(self) -> list[Table]:
         """One row a scheme, then one a sequence with its token weight in every scheme."""
-        header = ("objective", "placement", "defined", "reason", "total", "equals", "stability", "changed_by")
+        header = ("objective", "placement", "names", "defined", "reason", "total", "equals", "stability", "changed_by")
         rows = [
-            (s.objective, s.placement, s.defined, s.reason, s.total, " ".join(s.equals), s.stability, _cause(s))
+            (
+                s.objective,
+                s.placement,
+                "; ".join(map(str, s.names)),
+                s.defined,
+                s.reason,
+                s.total,
+                " ".join(s.equals),
+                s.stability,
+                _cause(s),
+            )
             for s in self.schemes.values()
         ]
         weights = [scheme.token_weights for scheme in self.schemes.values()]
@@ -222,6 +235,7 @@ def _scheme(
     return SchemeResult(
         objective=objective,
         placement=placement,
+        names=NAMES.get((objective, placement), ()),
         defined=weights is not None,
         reason=empty if weights is None else None,
         token_weights=None if listed is None else listed.tolist(),
