@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from samestep.app.calculators import info_nce
-from tests.kit import Asked, Body, Program, agrees, cases
+from tests.kit import Asked, Body, Program, agrees, cases, instrument_cases
 
 asked = Asked("info_nce")
 answer, view, refusal, view_refusal = asked.answer, asked.view, asked.refusal, asked.view_refusal
@@ -485,6 +485,77 @@ def test_the_tables_hold_every_scheme_rank_and_vector() -> None:
     assert all(len(row) == len(table.header) for table in tables.values() for row in table.rows)
 
 
+def test_the_csv_of_a_panel_holds_what_every_query_sends_to_every_document() -> None:
+    shown = asked.panel(q="1,2;3,4", d="5,6;7,8", tau="4")
+    table = next(table for table in shown.tables() if table.header[:2] == ("document", "query"))
+    assert table.header == ("document", "query", "contribution_0", "contribution_1")
+    sent = view(q="1,2;3,4", d="5,6;7,8", tau="4")["contributions"]
+    assert table.rows == [(j, i, *sent[j][i]) for j in range(2) for i in range(2)]
+    full = view(q="1,2;3,4", d="5,6;7,8", tau="4")["reference"]["grad_d"]
+    for j in range(2):
+        parts = [row[2:] for row in table.rows if row[0] == j]
+        assert [sum(column) for column in zip(*parts, strict=True)] == pytest.approx(full[j][0])
+
+
+# --- the sigmoid loss
+
+
+@pytest.mark.parametrize("case", instrument_cases("info_nce"), ids=lambda case: case["id"])
+def test_worked_cases_of_the_sigmoid_loss_come_out_within_their_tolerance(case: dict[str, Any]) -> None:
+    agrees(answer(case["inputs"]), case["expected"], **case["tolerance"])
+
+
+RAGGED: dict[str, Any] = {"q": [[[1, 0.5]], [[2, -1], [0.3, 1]]], "d": [[[1, 1]], [[-1, 2], [0.5, 0.1]]]}
+
+
+def test_a_sigmoid_exchange_is_right_for_ranks_of_equal_size_and_needs_the_global_count_for_others() -> None:
+    local = {"name": "local", "gather": "grad_sum"}
+    counted = {"name": "counted", "gather": "grad_sum", "normalization": "P_over_global_count"}
+    body = {"loss_form": "sigmoid", "logit_bias": -1, "schemes": [local, counted]}
+    equal, ragged = (answer(pairs, **body)["schemes"] for pairs in (PAIR, RAGGED))
+    assert equal["local"]["matches_reference"]
+    assert equal["counted"]["matches_reference"]
+    assert not ragged["local"]["matches_reference"]
+    assert ragged["counted"]["matches_reference"]
+
+
+def test_pairs_that_are_told_apart_keep_all_digits_of_loss_and_gradient() -> None:
+    got = answer(q=[[[1]]], d=[[[1]]], loss_form="sigmoid", tau="1/100")["reference"]
+    assert got["loss"] == pytest.approx(math.exp(-100), rel=1e-12)
+    assert got["grad_bias"] == pytest.approx(-math.exp(-100), rel=1e-12)
+    far = answer(q=[[[1]]], d=[[[-1]]], loss_form="sigmoid", tau="1e-8")["reference"]
+    assert (far["loss"], far["grad_bias"]) == (1e8, -1)
+
+
+def test_a_bias_cancels_under_softmax_and_has_no_gradient_there() -> None:
+    plain, moved = (answer(PAIR, logit_bias=bias) for bias in (0, -10))
+    assert plain == moved
+    assert "grad_bias" not in plain["reference"]
+
+
+def test_the_panel_of_the_sigmoid_loss_shows_the_probability_of_every_pair() -> None:
+    got = view(loss_form="sigmoid", logit_bias="-1")
+    assert got["table"][0]["logits"] == [0, -2]
+    assert got["table"][0]["probabilities"] == pytest.approx([0.5, 1 / (1 + math.exp(2))])
+    sent = [sum(parts) for parts in got["contributions"]]
+    assert sent == pytest.approx([got["reference"]["grad_d"][j][0][0] for j in range(2)])
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"direction": "bidirectional"}, "direction"),
+        ({"hard_negatives": [[[1]], []]}, "hard_negatives"),
+        ({"loss_form": "hinge"}, "loss_form"),
+        ({"logit_bias": "nan"}, "logit_bias"),
+        ({"logit_bias": None}, "logit_bias"),
+    ],
+)
+def test_what_the_sigmoid_loss_does_not_take_is_refused_by_name(change: Body, field: str) -> None:
+    assert refusal({**PAIR, "loss_form": "sigmoid", **change}).field == field
+    assert field == "hard_negatives" or change[field] is None or view_refusal(**{"loss_form": "sigmoid", **change})
+
+
 def test_the_schema_carries_the_limits() -> None:
     schema = info_nce.Inputs.model_json_schema()["properties"]
     ranks = schema["q"]
@@ -518,7 +589,8 @@ def any_body(source: random.Random) -> Body:
 
     both = [[[some() for _ in range(count)] for count in counts] for _ in range(2)]
     more: Body = {}
-    if source.random() < 0.6:
+    pairwise = source.random() < 0.4
+    if not pairwise and source.random() < 0.6:
         more["hard_negatives"] = [
             [[source.gauss(0, 1) for _ in range(3)] for _ in range(r % 3)] for r in range(len(counts))
         ]
@@ -544,6 +616,7 @@ def any_body(source: random.Random) -> Body:
         "direction": source.choice(["q2d", "bidirectional"]),
         "schemes": [scheme(i) for i in range(6)],
         **more,
+        **({"loss_form": "sigmoid", "logit_bias": "-2", "direction": "q2d"} if pairwise else {}),
     }
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 from torch.nn import functional
 
 from samestep.app.calculators import info_nce
-from samestep.app.calculators.info_nce import softmax
+from samestep.app.calculators.info_nce import tables
 from tests.kit import Asked
 
 Tensor = torch.Tensor
@@ -39,6 +39,8 @@ def bodies(draw: st.DrawFn, *, equal: bool = False, hard: bool | None = None) ->
     body |= {"logit_scale_log": scale} if draw(st.booleans()) else {"tau": float(np.exp(-scale))}
     body["similarity"] = draw(st.sampled_from(["dot", "cosine"]))
     body["direction"] = draw(st.sampled_from(["q2d", "bidirectional"]))
+    if body["direction"] == "q2d" and "hard_negatives" not in body and draw(st.booleans()):
+        body |= {"loss_form": "sigmoid", "logit_bias": draw(st.sampled_from([0, -10, 1.5]))}
     return body
 
 
@@ -65,6 +67,7 @@ class World:
         self.dimensions = len(body["q"][0][0])
         log_scale = body["logit_scale_log"] if "logit_scale_log" in body else -np.log(body["tau"])
         self.log_scales = [self._leaf(log_scale) for _ in range(self.ranks)]
+        self.biases = [self._leaf(float(body.get("logit_bias", 0))) for _ in range(self.ranks)]
         self.wq, self.wd = ([self._leaf([1.0] * self.dimensions) for _ in range(self.ranks)] for _ in "qd")
         # zero leaves added to the vectors catch the gradient of the vector itself
         hard = body.get("hard_negatives", [[]] * self.ranks)
@@ -103,6 +106,10 @@ class World:
         labels = torch.tensor([begin[o] + b for o in rows for b in range(len(q[o]))])
         candidates = torch.cat([side[o] for o in owners for side in (d, h)])
         queries = torch.cat([q[o] for o in rows])
+        if self.body.get("loss_form") == "sigmoid":
+            own = functional.one_hot(labels, len(candidates)).to(torch.float64)
+            logits = self.logits(queries, candidates, rank) + self.biases[rank]
+            return functional.binary_cross_entropy_with_logits(logits, own, reduction="sum")
         loss = functional.cross_entropy(self.logits(queries, candidates, rank), labels, reduction="sum")
         if self.body["direction"] == "q2d":
             return loss
@@ -152,6 +159,7 @@ def simulate(body: Body, scheme: dict[str, Any]) -> dict[str, Any]:
         "grad_wq_per_dim": reduced(world.wq),
         "grad_wd_per_dim": reduced(world.wd),
         "grad_log_scale": reduced(world.log_scales),
+        **({"grad_bias": reduced(world.biases)} if body.get("loss_form") == "sigmoid" else {}),
         "before": [[gradient(w).sum().item() for w in weights] for weights in (world.wq, world.wd)],
     }
     for name in "qdh" if "hard_negatives" in body else "qd":
@@ -182,6 +190,8 @@ def full_objective(body: Body) -> dict[str, Any]:
     loss = world.cross_entropy(0, everyone, everyone, FULL, alive) / sum(map(len, body["q"]))
     torch.autograd.backward(loss)
     answer: dict[str, Any] = {"loss": loss.item(), "grad_log_scale": gradient(world.log_scales[0]).item()}
+    if body.get("loss_form") == "sigmoid":
+        answer["grad_bias"] = gradient(world.biases[0]).item()
     for name in "qdh" if "hard_negatives" in body else "qd":
         answer[f"grad_{name}"] = [gradient(shift).tolist() for shift in world.shifts[name]]
     for name, weights in (("q", world.wq), ("d", world.wd)):
@@ -227,7 +237,7 @@ def test_blocks_that_cut_ranks_change_nothing(
     body |= {"tau": 0.5, "similarity": "dot", "direction": "bidirectional"}
     if shipped:
         body["hard_negatives"] = [rng.standard_normal((n, 2)).tolist() for n in shipped]
-    monkeypatch.setattr(softmax, "BLOCK", block)
+    monkeypatch.setattr(tables, "BLOCK", block)
     chosen = [{**FULL, "reduction": "mean", **scheme, "name": str(i)} for i, scheme in enumerate(SCHEMES)]
     answer = compute(body, *chosen)
     agree(answer["reference"], full_objective(body))

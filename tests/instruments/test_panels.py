@@ -37,6 +37,7 @@ STATES: list[tuple[str, State]] = [
     ("clip_ownership", {"overflow": "1"}),
     ("clip_ownership", {"gradients": "nan;1", "scheme": "per_rank"}),
     ("clip_ownership", {"gradients": "1,2;3;4,5,6", "norm_type": "inf", "eps": "1e-6"}),
+    ("info_nce", {"loss_form": "sigmoid", "logit_bias": "-10", "scheme": "local_negatives_only"}),
     ("clip_ownership", {"gradients": "0;0", "max_norm": "0"}),
     ("overflow_skip", {"scaled_grads": "65536;32768"}),
     ("overflow_skip", {"scaled_grads": "nan,1;-inf,2", "params": "1,2;1,2", "scale": "4;8"}),
@@ -105,6 +106,8 @@ TYPED: dict[str, State] = {
         "scheme": "local_negatives_only",
         "similarity": "cosine",
         "direction": "bidirectional",
+        "loss_form": "softmax",
+        "logit_bias": "-2.5",
         "ranks": "1,1",
     },
     "clip_ownership": {

@@ -6,14 +6,17 @@ temperature τ and s = 1/τ (or s = e^`logit_scale_log`, learned),
 
     logit_ij = s·⟨q_i, c_j⟩       ℓ_i = −log softmax_j(logit_i)[column of d_i]       L = (1/N) Σ_i ℓ_i
 
-(van den Oord, Li, Vinyals 2018, arXiv 1807.03748, with in-batch negatives.) `cosine` divides every vector by its length
-first. `bidirectional` is half of L and half of the same with documents as rows and all queries as candidates; hard
-negatives form no rows. L and its derivatives are the `reference`; a scheme (see `schemes`) is what an
-implementation computes in its place.
+(van den Oord, Li, Vinyals 2018, arXiv 1807.03748, with in-batch negatives.) With `loss_form` sigmoid every pair is a
+loss of its own, ℓ_i = Σ_j softplus(−y_ij·(logit_ij + b)), y = 1 for the query's own document and else −1 (see
+`sigmoid`; b is `logit_bias`); ranks of unequal size then need the normalisation by the global count.
+
+`cosine` divides every vector by its length first. `bidirectional` is half of L and half of the same with documents as
+rows and all queries as candidates; hard negatives form no rows. L and its derivatives are the `reference`; a scheme
+(see `schemes`) is what an implementation computes in its place.
 
 All gradients are those after the reduction over ranks. `grad_wq` belongs to one shared weight with q = w·a at w = 1,
-`_per_dim` to one weight a dimension; documents and hard negatives share `wd`. `grad_log_scale` is ∂/∂log s. Losses are
-in nats, vectors and τ without unit.
+`_per_dim` to one weight a dimension; documents and hard negatives share `wd`. `grad_log_scale` is ∂/∂log s, `grad_bias`
+∂/∂b. Losses are in nats, vectors and τ without unit.
 """
 
 from typing import Any, Literal
@@ -48,7 +51,12 @@ class Result(ResultBase):
     schemes: dict[str, SchemeResult]
 
     def tables(self) -> list[Table]:
-        weights = ("grad_wq", "grad_wd", "grad_log_scale")
+        weights = (
+            "grad_wq",
+            "grad_wd",
+            "grad_log_scale",
+            *(() if self.reference.grad_bias is None else ("grad_bias",)),
+        )
         judged = ("max_abs_diff_grad_q", "max_abs_diff_grad_d", "matches_reference", "log_scale_matches_reference")
         of_reference = (getattr(self.reference, field) for field in weights)
         summary: list[tuple[Any, ...]] = [("reference", self.reference.loss, *of_reference, 0.0, 0.0, True, True)]
@@ -112,12 +120,12 @@ def _derivatives(inputs: Inputs, found: Outcomes) -> list[dict[str, Any]]:
     if inputs.similarity == "cosine":
         totals[:] = 0.0  # a factor common to all vectors does not change a cosine
     # an entry of a vector's gradient that is not finite shows in wq or wd
-    finite = np.isfinite(np.concatenate([found.rank_losses, found.log_scale[:, None], wq, wd, totals], axis=1))
+    of_logits = np.stack([found.log_scale, found.bias], axis=1)
+    finite = np.isfinite(np.concatenate([found.rank_losses, of_logits, wq, wd, totals], axis=1))
     for k in np.flatnonzero(~finite.all(axis=1)).tolist():
         raise inputs.beyond_range(k - 1 if k else None)
-    columns = zip(
-        found.q, found.d, found.h, totals.tolist(), wq.tolist(), wd.tolist(), found.log_scale.tolist(), strict=True
-    )
+    numbers = (totals.tolist(), wq.tolist(), wd.tolist(), (of_logits + 0.0).tolist())
+    columns = zip(found.q, found.d, found.h, *numbers, strict=True)
     return [
         {
             "grad_q": Vectors(of_q, q.counts),
@@ -128,8 +136,9 @@ def _derivatives(inputs: Inputs, found: Outcomes) -> list[dict[str, Any]]:
             "grad_wq_per_dim": by_dimension_q,
             "grad_wd_per_dim": by_dimension_d,
             "grad_log_scale": log_scale,
+            "grad_bias": None if inputs.loss_form == "softmax" else bias,
         }
-        for of_q, of_d, of_h, total, by_dimension_q, by_dimension_d, log_scale in columns
+        for of_q, of_d, of_h, total, by_dimension_q, by_dimension_d, (log_scale, bias) in columns
     ]
 
 
@@ -159,6 +168,14 @@ class View(Result):
                 for j, (logit, probability) in enumerate(zip(row.logits, row.probabilities, strict=True))
             ]
             tables.append(Table(header=("query", "document", "logit", "probability"), rows=rows))
+        if self.contributions is not None:
+            parts = [
+                (j, i, *(part if isinstance(part, list) else [part]))
+                for j, sent in enumerate(self.contributions)
+                for i, part in enumerate(sent)
+            ]
+            dimensions = tuple(f"contribution_{k}" for k in range(len(parts[0]) - 2))
+            tables.append(Table(header=("document", "query", *dimensions), rows=parts))
         return tables
 
 

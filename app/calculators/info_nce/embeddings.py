@@ -12,7 +12,8 @@ from typing import Literal
 
 import numpy as np
 
-from samestep.app.calculators.info_nce.softmax import Indices, Ranks
+from samestep.app.calculators.info_nce.softmax import Indices
+from samestep.app.calculators.info_nce.tables import Logits, Ranks
 from samestep.app.calculators.info_nce.unit_vectors import lengths_of, through_unit, units_of
 from samestep.app.calculators.info_nce.vectors import Vectors
 from samestep.app.contract.arrays import Floats
@@ -22,7 +23,7 @@ Direction = Literal["q2d", "d2q"]
 
 @dataclass(frozen=True, eq=False)
 class Embeddings:
-    """`q`, `d`, `h` are [vector, dimension], of unit length under cosine; `scale` is s = 1/τ."""
+    """`q`, `d`, `h` are [vector, dimension], of unit length under cosine; `logits` has s = 1/τ, and b of a sigmoid."""
 
     counts: tuple[int, ...]
     """B_r."""
@@ -33,13 +34,13 @@ class Embeddings:
     h: Floats
     lengths: dict[str, Floats] | None
     """‖v‖ of the vectors as given, by "q", "d", "h"; None without normalisation."""
-    scale: float
+    logits: Logits
     directions: dict[Direction, float]
     """Which tables the objective is made of, and their shares."""
 
     @classmethod
     def of(
-        cls, q: Vectors, d: Vectors, hard: Vectors | None, scale: float, *, cosine: bool, both_ways: bool
+        cls, q: Vectors, d: Vectors, hard: Vectors | None, logits: Logits, *, cosine: bool, both_ways: bool
     ) -> "Embeddings":
         """From vectors of one shape, none of them 0 under cosine."""
         h = hard.array if hard is not None and len(hard.array) else np.empty((0, q.dimensions))
@@ -48,10 +49,15 @@ class Embeddings:
             counts=q.counts,
             hard_counts=(0,) * len(q.counts) if hard is None else hard.counts,
             lengths={name: lengths_of(vectors) for name, vectors in given.items()} if cosine else None,
-            scale=scale,
+            logits=logits,
             directions={"q2d": 0.5, "d2q": 0.5} if both_ways else {"q2d": 1.0},
             **({name: units_of(vectors) for name, vectors in given.items()} if cosine else given),
         )
+
+    @property
+    def scale(self) -> float:
+        """s."""
+        return self.logits.scale
 
     @property
     def ranks(self) -> int:

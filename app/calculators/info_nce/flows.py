@@ -5,7 +5,7 @@ and column j of its own, with s = 1/τ,
 
     ∂/∂x_i = s·rows_r·Σ_j G_ij y_j        ∂/∂y_j = s·columns_r·Σ_i G_ij x_i, i over all rows or the rank's own
 
-so that a table is summed once (`softmax`), and a scheme is four factors a rank.
+so that a table is summed once (`tables`), and a scheme is four factors a rank.
 """
 
 import math
@@ -19,7 +19,7 @@ import numpy as np
 
 from samestep.app.calculators.info_nce.embeddings import Direction, Embeddings
 from samestep.app.calculators.info_nce.schemes import Scheme
-from samestep.app.calculators.info_nce.softmax import Sums, gathered, local
+from samestep.app.calculators.info_nce.tables import Sums, gathered, local
 from samestep.app.contract.arrays import Floats
 
 Factor = float | Floats
@@ -35,7 +35,8 @@ class Factors:
     losses: Factor
     rows: Factor
     columns: Factor
-    log_scale: Factor
+    logits: Factor
+    """Of what belongs to no rank: log s and b."""
     reaching: Reaching
 
 
@@ -74,8 +75,9 @@ class Table:
 
     def __init__(self, sums: Sums, by_rank: Callable[[Floats], Floats]) -> None:
         self.sums = sums
-        self.losses, self.scale_gradients = by_rank(sums.loss), by_rank(sums.scale_gradient)
-        self.loss, self.scale_gradient = float(self.losses.sum()), float(self.scale_gradients.sum())
+        self.losses = by_rank(sums.loss)
+        self.loss = float(self.losses.sum())
+        self._of_logits = {"log_scale": by_rank(sums.scale_gradient), "bias": by_rank(sums.bias_gradient)}
 
     def columns(self, reaching: Reaching) -> Floats:
         """Σ_i G_ij x_i over the rows that reach column j, [M, D]."""
@@ -84,11 +86,10 @@ class Table:
         gradient: Floats = self.sums.column_gradient[int(reaching == "weighted")]
         return gradient
 
-    def log_scale(self, factor: Factor) -> float:
-        """∂/∂log s of the rank losses, each times its factor."""
-        if isinstance(factor, float):
-            return factor * self.scale_gradient
-        return float(factor @ self.scale_gradients)
+    def of_logits(self, parameter: Literal["log_scale", "bias"], factor: Factor) -> float:
+        """∂/∂log s or ∂/∂b of the rank losses, each times its factor."""
+        by_rank = self._of_logits[parameter]
+        return factor * float(by_rank.sum()) if isinstance(factor, float) else float(factor @ by_rank)
 
 
 class Tables:
@@ -120,9 +121,9 @@ class Tables:
         rows, columns = given.sides(direction)
         owners = given.owners(direction)
         if kind == "local":
-            return local(rows, columns, given.scale, owners)
+            return local(rows, columns, given.logits, owners)
         right = given.document_columns if direction == "q2d" and kind == "gathered" else np.arange(len(rows))
-        return gathered(rows, columns, right, given.scale, self._weights, owners if self._own else None)
+        return gathered(rows, columns, right, given.logits, self._weights, owners if self._own else None)
 
 
 @dataclass(frozen=True)
@@ -137,6 +138,8 @@ class Outcomes:
     """[K, vector, dimension]"""
     log_scale: Floats
     """∂/∂log s, [K]."""
+    bias: Floats
+    """∂/∂b, [K]; 0 under softmax."""
 
 
 def outcomes(embeddings: Embeddings, schemes: Sequence[Scheme]) -> Outcomes:
@@ -144,7 +147,8 @@ def outcomes(embeddings: Embeddings, schemes: Sequence[Scheme]) -> Outcomes:
     tables, documents = Tables(embeddings, schemes), embeddings.document_columns
     q = np.zeros((len(schemes), *embeddings.q.shape))
     candidates = np.zeros((len(schemes), *embeddings.candidates.shape))
-    losses, log_scale = np.zeros((len(schemes), embeddings.ranks)), np.zeros(len(schemes))
+    losses = np.zeros((len(schemes), embeddings.ranks))
+    log_scale, bias = np.zeros(len(schemes)), np.zeros(len(schemes))
     for direction, share in embeddings.directions.items():
         owners, s = embeddings.owners(direction), share * embeddings.scale
         for k, scheme in enumerate(schemes):
@@ -158,14 +162,15 @@ def outcomes(embeddings: Embeddings, schemes: Sequence[Scheme]) -> Outcomes:
                 q[k] += columns
                 candidates[k, documents] += rows
             losses[k] += share * factors.losses * (table.loss if scheme.whole else table.losses)
-            log_scale[k] += share * table.log_scale(factors.log_scale)
+            log_scale[k] += share * table.of_logits("log_scale", factors.logits)
+            bias[k] += share * table.of_logits("bias", factors.logits)
     for k, scheme in enumerate(schemes):
         if scheme.gather == "detach_all_docs":
             candidates[k] = 0.0
     d = candidates[:, documents] if len(embeddings.h) else candidates
     h = candidates[:, embeddings.hard_columns]
     to_given = embeddings.to_given
-    return Outcomes(losses, to_given("q", q), to_given("d", d), to_given("h", h), log_scale)
+    return Outcomes(losses, to_given("q", q), to_given("d", d), to_given("h", h), log_scale, bias)
 
 
 def _spread(factor: Factor, sizes: Sequence[int]) -> Factor:

@@ -12,9 +12,10 @@ from pydantic import ConfigDict, Field, ValidationError, model_validator
 from samestep.app.calculators.info_nce.embeddings import Embeddings
 from samestep.app.calculators.info_nce.flows import float_or_inf
 from samestep.app.calculators.info_nce.schemes import NAMED_SCHEMES, Scheme, SchemeName
+from samestep.app.calculators.info_nce.tables import Logits
 from samestep.app.calculators.info_nce.vectors import MAX_QUERIES, HardNegatives, Pairs, Vectors, misfits
 from samestep.app.contract.errors import InputError
-from samestep.app.contract.fields import JSON, Positive, PositiveOrAbsent, RealOrAbsent, RowsText, whole_numbers
+from samestep.app.contract.fields import JSON, Positive, PositiveOrAbsent, Real, RealOrAbsent, RowsText, whole_numbers
 from samestep.app.contract.models import Inputs as InputsBase, Query as QueryBase
 from samestep.app.contract.rows import Rows
 
@@ -36,6 +37,9 @@ Similarity = Literal["dot", "cosine"]
 
 
 Direction = Literal["q2d", "bidirectional"]
+
+
+LossForm = Literal["softmax", "sigmoid"]
 
 
 class Inputs(InputsBase):
@@ -65,6 +69,8 @@ class Inputs(InputsBase):
     logit_scale_log: RealOrAbsent = Field(default=None, description="log(1/τ), in place of tau")
     similarity: Similarity = "dot"
     direction: Direction = "q2d"
+    loss_form: LossForm = Field(default="softmax", description="sigmoid: every pair by itself, q2d only")
+    logit_bias: Real = Field(default=Fraction(0), description="b of the sigmoid; under softmax it would cancel")
     schemes: Annotated[tuple[Scheme, ...], JSON] = Field(default=NAMED_SCHEMES, min_length=1, max_length=MAX_SCHEMES)
 
     @model_validator(mode="after")
@@ -93,6 +99,13 @@ class Inputs(InputsBase):
                 yield InputError(en, zh, ("d", r), "shape_mismatch")
 
     def _value_errors(self) -> Iterator[InputError]:
+        if self.loss_form == "sigmoid" and self.direction != "q2d":
+            en = "direction: must be q2d for the sigmoid loss, whose pairs have no direction"
+            zh = "direction：sigmoid 损失只能是 q2d，成对的损失没有方向"
+            yield InputError(en, zh, "direction", "literal_error")
+        if self.loss_form == "sigmoid" and self.hard_negatives is not None and len(self.hard_negatives.array):
+            en, zh = "hard_negatives: are not taken by the sigmoid loss", "hard_negatives：sigmoid 损失不接受硬负例"
+            yield InputError(en, zh, "hard_negatives", "exclusive")
         if self.tau is not None and self.logit_scale_log is not None:
             en, zh = "give tau or logit_scale_log, not both", "tau 与 logit_scale_log 只能给一个"
             yield InputError(en, zh, "logit_scale_log", "exclusive")
@@ -138,7 +151,7 @@ class Inputs(InputsBase):
             self.q,
             self.d,
             self.hard_negatives,
-            self.scale,
+            Logits(self.scale, None if self.loss_form == "softmax" else float(self.logit_bias)),
             cosine=self.similarity == "cosine",
             both_ways=self.direction == "bidirectional",
         )
@@ -169,6 +182,8 @@ class Query(QueryBase):
     scheme: SchemeName = "local_loss_remote_detached"
     similarity: Similarity = "dot"
     direction: Direction = "q2d"
+    loss_form: LossForm = "softmax"
+    logit_bias: Real = Fraction(0)
     ranks: RowsPerRank = None
 
     def inputs(self) -> Inputs:
@@ -181,8 +196,9 @@ class Query(QueryBase):
             en = f"ranks: {sum(counts)} rows in all, q has {len(self.q)}"
             raise InputError(en, f"ranks：共 {sum(counts)} 行，q 有 {len(self.q)} 行", "ranks", "shape_mismatch")
         q, d = (_dealt(name, getattr(self, name), counts) for name in ("q", "d"))
+        kept = ("tau", "similarity", "direction", "loss_form", "logit_bias")
         try:
-            return Inputs(q=q, d=d, tau=self.tau, similarity=self.similarity, direction=self.direction)
+            return Inputs(q=q, d=d, **{name: getattr(self, name) for name in kept})
         except ValidationError as error:  # the fields are read already: what is left is how they fit together
             raise error.errors()[0]["ctx"]["error"] from None
 

@@ -22,10 +22,14 @@ _EPSILON = float(np.finfo(np.float64).eps)
 
 @dataclass(frozen=True)
 class Sizes:
-    """What derivatives can be: those of the vectors "q", "d", "h", and of the log scale (the largest logit)."""
+    """What derivatives can be: those of the vectors "q", "d", "h", and of the log scale; and the largest logit.
+
+    A row's probabilities add up to 1, so that it has terms of one logit together; a sigmoid has them of every column.
+    """
 
     vectors: dict[str, float]
     log_scale: float
+    logits: float
 
     @classmethod
     def of(cls, embeddings: Embeddings) -> "Sizes":
@@ -41,15 +45,19 @@ class Sizes:
         sizes = {"q": of_q, "d": of_c, "h": of_c}
         if embeddings.lengths is not None:
             sizes = {name: sizes[name] / lengths.min(initial=math.inf) for name, lengths in embeddings.lengths.items()}
-        return cls(sizes, s * longest_q * longest_c)
+        similarity, bias = s * longest_q * longest_c, embeddings.logits.bias
+        if bias is None:
+            return cls(sizes, similarity, similarity)
+        columns = len(embeddings.candidates)
+        return cls(sizes | {"q": columns * sizes["q"]}, columns * similarity, similarity + abs(bias))
 
     def finite(self) -> bool:
-        return all(map(math.isfinite, (*self.vectors.values(), self.log_scale)))
+        return all(map(math.isfinite, (*self.vectors.values(), self.log_scale, self.logits)))
 
     @property
     def rounding(self) -> float:
         """Of a term of size 1: probabilities inherit the rounding of the logits, which grows with them."""
-        return min(1e-12 + 4.0 * _EPSILON * self.log_scale, 1e-6)
+        return min(1e-12 + 4.0 * _EPSILON * self.logits, 1e-6)
 
 
 @dataclass(frozen=True)

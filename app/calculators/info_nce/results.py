@@ -11,7 +11,7 @@ from samestep.app.contract.models import Result
 
 
 class Derivatives(Result):
-    """Gradients after the reduction, nested like the inputs."""
+    """Gradients after the reduction, nested like the inputs; `grad_bias` is the sigmoid's."""
 
     grad_q: Gradients
     grad_d: Gradients
@@ -21,6 +21,7 @@ class Derivatives(Result):
     grad_wq_per_dim: list[float]
     grad_wd_per_dim: list[float]
     grad_log_scale: float
+    grad_bias: float | None = Field(default=None, exclude_if=lambda value: value is None)
 
 
 class Reference(Derivatives):

@@ -5,7 +5,6 @@ from typing import NamedTuple
 import numpy as np
 
 from samestep.app.calculators.info_nce.embeddings import Embeddings
-from samestep.app.calculators.info_nce.softmax import Block
 from samestep.app.calculators.info_nce.unit_vectors import through_unit
 from samestep.app.contract.models import Result
 
@@ -41,14 +40,15 @@ def listed(embeddings: Embeddings) -> bool:
 def sent_gradients(embeddings: Embeddings) -> SentGradients | None:
     """For embeddings without hard negatives; None where float64 cannot hold a logit or a part."""
     q, d, scale, shares = embeddings.q, embeddings.d, embeddings.scale, embeddings.directions
+    form = embeddings.logits
     labels = np.arange(len(q))
     similarities = q @ d.T
-    block = Block.of(similarities.copy(), labels, scale)
+    block = form.block(similarities.copy(), labels)
     through = shares["q2d"] * block.derivative()
     if "d2q" in shares:
-        back = Block.of(similarities.T.copy(), labels, scale)
+        back = form.block(similarities.T.copy(), labels)
         through = through + shares["d2q"] * back.derivative().T
-    logits = scale * similarities + 0.0
+    logits = scale * similarities + (form.bias or 0.0)
     parts = (scale / len(labels) * through.T)[:, :, None] * q
     if embeddings.lengths is not None:
         parts = through_unit(parts, d[:, None, :], embeddings.lengths["d"][:, None, None])
