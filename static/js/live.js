@@ -148,6 +148,10 @@ class Panel {
   mirror(field) {
     const range = field.twin ? field : this.form.querySelector(`[data-twin="${field.id}"]`);
     if (!range) return;
+    if (range.type === "checkbox") {
+      mirrorSwitch(field, range);
+      return;
+    }
     if (!field.twin) {
       const number = numberOf(field.value);
       if (Number.isFinite(number)) reach(range, number);
@@ -329,7 +333,7 @@ class Panel {
   // ---- for keyboard steps: the slider's neighbouring states, fetched before they are asked for
 
   lookAhead(range) {
-    if (!this.ahead || !range?.twin) return;
+    if (!this.ahead || !range?.twin || range.type !== "range") return;
     for (const direction of ["stepUp", "stepDown"]) {
       const neighbour = range.cloneNode();
       for (const _ of ["next", "the one after"]) {
@@ -341,6 +345,17 @@ class Panel {
     }
   }
 }
+
+// ---- a switch empties its text field, and writes back what stood there
+
+const mirrorSwitch = (field, toggle) => {
+  if (field === toggle) {
+    toggle.twin.value = toggle.checked ? toggle.dataset.on : "";
+    return;
+  }
+  toggle.checked = field.value.trim() !== "";
+  if (toggle.checked) toggle.dataset.on = field.value;
+};
 
 // ---- the boundary of the shelf's figure moves tokens from one card to the other; it follows numbers that are typed
 

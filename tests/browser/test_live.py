@@ -120,6 +120,23 @@ def test_typing_a_number_moves_the_slider_and_a_fraction_stays_as_typed(open_pag
     assert exact(page, "rows.0.n") == pytest.approx(1 / 3)
 
 
+def test_a_switch_adds_the_replicated_gradient_and_takes_it_away_again(open_page: Open) -> None:
+    page = open_page("/en/calculators/clip_ownership")
+    switch, field = slider(page, "replicated", "clip_ownership"), page.locator("#clip_ownership-replicated")
+    has_value(page, "global_norm", "5.0", "clip_ownership")
+    switch.check()
+    has_value(page, "global_norm", "13.0", "clip_ownership")
+    field.fill("0")
+    expect(switch).to_be_checked()
+    switch.uncheck()
+    has_value(page, "global_norm", "5.0", "clip_ownership")
+    assert field.input_value() == ""
+    switch.check()
+    assert field.input_value() == "0"
+    for shown, expected in (("loss_scale", "8.0"), ("lr", "0.1"), ("rows.0.param", "1.0")):
+        has_value(page, shown, expected, "clip_ownership")  # beside the parameters that the step leads to
+
+
 def test_a_logarithmic_slider_says_its_value_and_moves_its_number(open_page: Open) -> None:
     page = open_page("/zh/calculators/info_nce")
     handle, number = slider(page, "tau", "info_nce"), page.locator("#info_nce-tau")

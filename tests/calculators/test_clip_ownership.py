@@ -220,6 +220,7 @@ def test_the_panels_defaults_show_the_sources_own_example() -> None:
     assert [row["scaled"] for row in got["rows"]] == [24, 32]
     assert [row["applied"] for row in got["rows"]] == pytest.approx([0.6, 0.8], rel=1e-12)
     assert [row["param_after"] for row in got["rows"]] == pytest.approx([0.94, 0.92], rel=1e-12)
+    assert ([row["param"] for row in got["rows"]], got["loss_scale"], got["lr"]) == ([1, 1], 8, 0.1)
     assert got["current"] == got["schemes"]["global_owner"]
     assert [square["square"] for square in got["squares"]] == [9, 16]
 

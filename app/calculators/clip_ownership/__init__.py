@@ -227,12 +227,15 @@ class Result(ResultBase):
 
 
 class View(Result):
-    """What the panel shows: the selected scheme, and one row for each element of each copy."""
+    """What the panel shows: the selected scheme, one row for each element of each copy, and what the step was made with
+    (`lr` is null where none was given)."""
 
     selected: SchemeName
     current: SchemeResult
     rows: list[Row] | None
     norm_type: Norm
+    loss_scale: float
+    lr: float | None
 
     def tables(self) -> list[Table]:
         if self.rows is None:
@@ -339,7 +342,15 @@ def present(inputs: Inputs, scheme: str | None = None) -> View:
     current = result.schemes[selected]
     rows = None if result.unscaled is None else list(rows_of_elements(copies, result.unscaled, current))
     norm_type = finite_or_name(inputs.norm_type)
-    return View(**dict(result), selected=selected, current=current, rows=rows, norm_type=norm_type)
+    return View(
+        **dict(result),
+        selected=selected,
+        current=current,
+        rows=rows,
+        norm_type=norm_type,
+        loss_scale=float(inputs.loss_scale),
+        lr=None if inputs.lr is None else float(inputs.lr),
+    )
 
 
 def panel(query: Query) -> View:
