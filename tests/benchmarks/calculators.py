@@ -143,6 +143,31 @@ def rl_weights() -> None:
     print(f"rl_weights, {CELLS:,} completions: {seconds(lambda: calculator.compute(inputs), 5):.2f} s")
 
 
+def mesh_ledger() -> None:
+    """The ledger of 4,096 ranks with contributions, squares and labels; body in, answer out."""
+    from samestep.app.calculators import mesh_ledger as calculator
+
+    axes = {"dp": 16, "fsdp": 8, "cp": 4, "tp": 8, "ep": 64}
+    values = [str(k / 4096) for k in range(1, 513)]
+    body = {
+        **axes,
+        "contributions": {"dense": values, "norm": values * 8, "expert": values},
+        "squares": {"dense": "646.848", "norm": "47.37"},
+        "labels": list(range(512)),
+    }
+    time = seconds(lambda: calculator.compute(calculator.Inputs.model_validate(body)), 5)
+    print(f"mesh_ledger, 4,096 ranks: {time:.4f} s")
+
+
+def pipeline_schedule() -> None:
+    """A million microbatches in a thousand calls."""
+    from samestep.app.calculators import pipeline_schedule as calculator
+
+    parts = np.random.default_rng(11).normal(size=(1_000, 1_000)).tolist()
+    inputs = calculator.Inputs.model_validate({"parts": parts, "stages": 64})
+    print(f"pipeline_schedule, 10⁶ microbatches: {seconds(lambda: calculator.compute(inputs), 3):.4f} s")
+
+
 if __name__ == "__main__":
     if sys.argv[1:] == ["memory"]:
         info_nce_memory()
@@ -153,3 +178,5 @@ if __name__ == "__main__":
         batch_statistics()
         schedule_clock()
         rl_weights()
+        mesh_ledger()
+        pipeline_schedule()

@@ -27,6 +27,7 @@ CHAPTERS = (
     "110-update-and-stability",
     "120-mixed-precision-order",
     "130-sharding",
+    "135-pipeline-and-mesh",
     "140-fsdp-lifecycle",
     "150-batch-noise",
     "155-reinforcement-learning",

@@ -40,6 +40,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
     late = loop.replace(division, "").replace(stepping, f'        shard.grad /= scaler["scale"]\n{stepping}')
     bypassed = own.replace("loss_sum(net, cells", "loss_sum(net.module, cells").replace("{apart:.1e}", "{apart:.4f}")
     counted = programs("130-sharding")[0]
+    mesh, pipeline = programs("135-pipeline-and-mesh")
     named = {
         "own": own,
         "bypassed": bypassed,
@@ -48,6 +49,9 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
         "counted": counted,
         "repairs": with_both_repairs(counted, drift=False),
         "drifted": with_both_repairs(counted, drift=True),
+        "mesh": mesh,
+        "mesh_unreduced": without_the_reduction(mesh),
+        "pipeline": pipeline,
         "seen": with_a_factor_on_the_layer(programs("140-fsdp-lifecycle")[0]),
         "rounds": with_one_pass_a_round(programs("165-local-updates")[0]),
         "terms": programs("95-more-than-one-term")[1],
@@ -79,6 +83,13 @@ def how_often""",
         assert code.count(old) == 1, old
         code = code.replace(old, new)
     return code.replace("def how_often", DRIFTED.format(drift=drift) + "def how_often")
+
+
+def without_the_reduction(code: str) -> str:
+    """The first program of chapter 135 as its exercise asks."""
+    line = "        dist.all_reduce(grad, group=ctx.group)\n"
+    assert code.count(line) == 1
+    return code.replace(line, "")
 
 
 def with_a_factor_on_the_layer(code: str) -> str:
@@ -209,6 +220,33 @@ def test_chapter_130_both_repairs_count_an_equal_copy_once(ran: dict[str, Ran]) 
 
 def test_chapter_130_a_drifted_copy_divides_the_ranks_or_hides(ran: dict[str, Ran]) -> None:
     assert counts_of_scale(ran["drifted"]) == {"by_placement": [1, 4, 1, 1], "every_holder_divides": [1.75] * 4}
+
+
+def ratios(ran: Ran) -> dict[str, dict[str, str]]:
+    """By weight and by reduction: what the program of chapter 135 says of its gradient."""
+    found = re.findall(r"^(\w+) +(as it is|sum over tp|mean over tp) +(.+)$", ran.out, re.MULTILINE)
+    return {name: {way: said for other, way, said in found if other == name} for name, _, _ in found}
+
+
+AS_IT_IS = {"as it is": "1.0000", "sum over tp": "another direction", "mean over tp": "another direction"}
+SUMMED = {"as it is": "another direction", "sum over tp": "1.0000", "mean over tp": "0.5000"}
+
+
+def test_chapter_135_a_cut_matrix_is_right_as_it_is_and_a_norm_once_it_is_summed(ran: dict[str, Ran]) -> None:
+    assert ran["mesh"].error == ""
+    assert ratios(ran["mesh"]) == {"norm": SUMMED, "up": AS_IT_IS, "down": AS_IT_IS, "bias": SUMMED}
+
+
+def test_chapter_135_without_the_backwards_reduction_no_sum_repairs_the_norm(ran: dict[str, Ran]) -> None:
+    lost = dict.fromkeys(SUMMED, "another direction")
+    assert ratios(ran["mesh_unreduced"]) == {"norm": lost, "up": AS_IT_IS, "down": AS_IT_IS, "bias": SUMMED}
+
+
+def test_chapter_135_torchs_own_schedule_divides_what_earlier_calls_have_left(ran: dict[str, Ran]) -> None:
+    assert ran["pipeline"].error == ""
+    weighed = {"the schedule divides": "0.437500", "the loss divides": "1.000000", "both divide": "0.109375"}
+    found = re.findall(r"^stage (\d)  (\D+?) +([\d.]+)$", ran["pipeline"].out, re.MULTILINE)
+    assert sorted(found) == sorted((stage, *line) for stage in "01" for line in weighed.items())
 
 
 def test_chapter_140_a_step_of_fsdp2_shows_what_the_tables_say(ran: dict[str, Ran]) -> None:

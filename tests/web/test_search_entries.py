@@ -58,6 +58,13 @@ QUERIES = {
         F1                              calculators/metric_ledger
         F1 score over ranks             evaluation-over-ranks
         mean of perplexities            evaluation-over-ranks#sec-exponential
+        tensor parallel                 calculators/mesh_ledger
+        sequence parallel               calculators/mesh_ledger
+        expert parallel                 calculators/mesh_ledger
+        context parallel                calculators/mesh_ledger
+        1F1B                            calculators/pipeline_schedule
+        GPipe                           calculators/pipeline_schedule
+        scale_grads                     calculators/pipeline_schedule
     """,
     "zh": """
         显存                  start#memory
@@ -95,6 +102,11 @@ QUERIES = {
         辅助损失              calculators/loss_terms
         白化                  calculators/batch_statistics
         负载均衡              calculators/batch_statistics
+        张量并行              start#mesh
+        序列并行              calculators/mesh_ledger
+        上下文并行            calculators/mesh_ledger
+        专家并行              calculators/mesh_ledger
+        流水线                calculators/pipeline_schedule
     """,
 }
 ASKED = [
