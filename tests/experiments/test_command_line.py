@@ -96,7 +96,7 @@ def test_what_cannot_run_says_why_and_ends_with_2(
 def test_what_runs_long_gets_processes_of_its_own_and_training_is_not_part_of_all() -> None:
     launches = runs.plan(runs.chosen([], True, training=False), None)
     assert [[each.name for each in launch.experiments] for launch in launches] == [
-        ["clip_ownership", "fsdp_timeline", "gradient_scaling", "info_nce", "no_sync_timeline"],
+        ["clip_ownership", "fsdp_timeline", "gradient_scaling", "info_nce", "mesh", "no_sync_timeline"],
         ["audit_walkthrough"],
         ["conformance"],
         ["watch_walkthrough"],
