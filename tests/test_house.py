@@ -19,7 +19,7 @@ TOP_LEVEL = {"pyproject.toml", "app", "content", "static", "templates", "experim
 CALCULATORS = sorted(registry())
 
 LAYERS = (
-    ("settings", "paths", "contract"), ("mathematics",), ("calculators",), ("rendering",), ("evidence",),
+    ("settings", "paths", "contract"), ("mathematics",), ("calculators",), ("rendering",), ("cards",), ("evidence",),
     ("instruments",), ("book",), ("web",), ("main",), ("__main__",),
 )  # fmt: skip
 """The rooms of `app/`, the lowest first: each imports only itself and what lies below."""

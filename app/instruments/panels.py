@@ -50,6 +50,12 @@ class Panel:
     read: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def card_url(self) -> str:
+        """The picture of the state, as links to it are shown."""
+        page, mark, state = self.page_url.partition("?")
+        return f"{page.rstrip('/')}/card.png{mark}{state}"
+
+    @property
     def status(self) -> int:
         return 200 if self.view is not None else 422
 

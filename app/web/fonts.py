@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from samestep.app.paths import IMPORTED_FROM, cache_folder
+from samestep.app.rendering.packaged_fonts import source_font
 
 if TYPE_CHECKING:
     from fontTools.ttLib import TTFont
 
 log = logging.getLogger("samestep.fonts")
 
-_SOURCE = "ziamath/fonts/STIXTwoMath-Regular.ttf"
 _FEATURES = ["ssty", "dtls", "flac", "ccmp", "mark", "mkmk"]
 _RANGES = (
     "20-7e a0-ff 300-338 20d0-20f0 391-3f6 2000-206f 2100-214f 2190-22ff 2308-230b 23b0-23e1 25a0-25ff 2605-2606 "
@@ -81,16 +81,6 @@ def math_font() -> MathFont | None:
         )
         return MathFont(source, "truetype")
     return MathFont(target, "woff2")
-
-
-def source_font() -> Path | None:
-    """The TTF in ziamath's installed files, found without importing the package; None when it is not there."""
-    try:
-        place = importlib.metadata.distribution("ziamath").locate_file(_SOURCE)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-    path = Path(str(place))
-    return path if path.is_file() else None
 
 
 def _key(source: Path) -> str:

@@ -128,6 +128,8 @@ class Panel {
     });
     addEventListener("online", () => this.section.dataset.state === "failed" && this.send());
     this.frame.querySelector("[data-copy]").addEventListener("click", () => this.copy());
+    this.frame.querySelector("[data-summary]")?.addEventListener("click", (event) => this.copySummary(event.target));
+    this.frame.querySelector("[data-card]")?.addEventListener("click", (event) => this.copyCard(event));
     this.more = this.frame.querySelector("[data-more-body]");
     this.more?.addEventListener("toggle", () => this.refreshMore(), true);
   }
@@ -319,14 +321,37 @@ class Panel {
     }, PAUSE);
   }
 
-  async copy() {
+  get link() {
     if (writing) writeAddress();
-    const link = location.origin + location.pathname + search() + (this.prefix ? "#" + this.form.id : "");
+    return location.origin + location.pathname + search() + (this.prefix ? "#" + this.form.id : "");
+  }
+
+  async copy(text = this.link) {
     try {
-      await navigator.clipboard.writeText(link);
+      await navigator.clipboard.writeText(text);
       this.write(this.status.dataset.copied);
     } catch {
-      this.write(link);
+      this.write(text);
+    }
+  }
+
+  // one line for a chat or a commit: what it is, the verdict, what to change, the link
+  copySummary(button) {
+    const said = ["[data-verdict]", "[data-fix]"].map((mark) => this.body.querySelector(mark)?.innerText ?? "");
+    this.copy([`${button.dataset.summary}: ${said[0]}`, said[1], this.link].map((part) => part.replace(/\s+/g, " ").trim()).filter(Boolean).join(" "));
+  }
+
+  // the picture of the state; where pictures cannot be copied the link opens it
+  async copyCard(event) {
+    if (!globalThis.ClipboardItem || event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    const { href, dataset } = event.currentTarget;
+    try {
+      const picture = fetch(href).then((answer) => (answer.ok ? answer.blob() : Promise.reject(answer.status)));
+      await navigator.clipboard.write([new ClipboardItem({ "image/png": picture })]);
+      this.write(dataset.copied);
+    } catch {
+      open(href);
     }
   }
 

@@ -290,7 +290,7 @@ def test_a_copied_link_opens_the_same_state_at_the_same_panel(open_page: Open) -
     page.locator("#replica_ledger-a").fill("5")
     page.locator("[data-panel=replica_ledger] [data-copy]").click()
     status = page.locator("#replica_ledger-result [data-status]")
-    expect(status).to_have_text("链接已复制。")
+    expect(status).to_have_text("已复制。")
     link = page.evaluate("navigator.clipboard.readText()")
     assert link.endswith("#replica_ledger")
     other = open_page(link, reduced_motion="reduce")

@@ -5,6 +5,7 @@ from starlette.routing import Route
 from samestep.app.web.bodies import Bodies
 from samestep.app.web.offload import Offload
 from samestep.app.web.pages.calculators import CalculatorPages
+from samestep.app.web.pages.cards import CardPages
 from samestep.app.web.pages.chapters import ChapterPages
 from samestep.app.web.pages.conformance import ConformancePages
 from samestep.app.web.pages.experiments import ExperimentPages
@@ -30,6 +31,7 @@ def page_routes(layout: Layout, offload: Offload, bodies: Bodies) -> list[Route]
         *shelf.routes(),
         *ExperimentPages(layout).routes(),
         *SearchPages(layout).routes(),
+        *CardPages(layout, offload).routes(),
         *ChapterPages(layout).routes(),
         *shelf.last_routes(),
     ]

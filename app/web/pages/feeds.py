@@ -1,7 +1,5 @@
 """Files for programs, with absolute addresses: the Atom feed, the sitemap, `llms.txt`."""
 
-import re
-
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -9,9 +7,8 @@ from starlette.routing import Route
 
 from samestep.app.book import feeds
 from samestep.app.calculators import registry
-from samestep.app.web.pages.layout import AsIs, Layout
+from samestep.app.web.pages.layout import HOST, AsIs, Layout
 
-_HOST = re.compile(r"[A-Za-z0-9.-]+(:\d+)?|\[[0-9A-Fa-f:.]+\](:\d+)?")
 _UTF8 = "; charset=utf-8"
 
 
@@ -51,7 +48,7 @@ class FeedPages:
         base = self._site.settings.base_url
         if not base:
             host = request.headers.get("host", "")
-            if not _HOST.fullmatch(host):
+            if not HOST.fullmatch(host):
                 raise HTTPException(400)
             base = f"{request.scope['scheme']}://{host}"
         return lambda path: base + self._site.url(path)

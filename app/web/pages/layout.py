@@ -1,6 +1,7 @@
 """What every kind of page shares: the site, the frame round the content, and how a finished page is kept and sent."""
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeVar
@@ -22,6 +23,8 @@ _T = TypeVar("_T")
 
 _LONG_STATE = 1_000
 """Above so many characters of state a panel is computed off the event loop."""
+HOST = re.compile(r"[A-Za-z0-9.-]+(:\d+)?|\[[0-9A-Fa-f:.]+\](:\d+)?")
+"""A host that may stand in an absolute address."""
 _LARGE_PAGE = 32_000
 """Bytes from which a page that is made for one reader is compressed for him: 1 ms for 120 kB."""
 
@@ -58,7 +61,21 @@ class Layout:
         other = languages.other(lang)
         named = path.startswith(tuple(f"/{one}" for one in LANGUAGES))
         alternate = f"/{other}{path[3:]}{query}" if named else f"/{other}/"
-        return {"lang": lang, "path": path, "alternate_url": self.site.url(alternate)}
+        return {"lang": lang, "path": path, "alternate_url": self.site.url(alternate), **self._preview(request, path)}
+
+    def _preview(self, request: Request, path: str) -> dict[str, object]:
+        """Where a link to this page is shown with a picture: its own address and the card's.
+
+        Absolute only where that is the same for everybody, since finished pages are kept: with a base of its own, or
+        in a state, whose page is made for the one who asks.
+        """
+        query = f"?{request.url.query}" if request.url.query else ""
+        base = self.site.settings.base_url
+        host = request.headers.get("host", "")
+        if not base and query and HOST.fullmatch(host):
+            base = f"{request.scope['scheme']}://{host}"
+        place = base + self.site.url(path.rstrip("/"))
+        return {"own_url": f"{base}{self.site.url(path)}{query}", "card_url": f"{place}/card.png{query}"}
 
     def page(self, request: Request, template: str, status: int = 200, **context: object) -> Response:
         """A page in the state of its address."""

@@ -1,6 +1,6 @@
 """The way in: the address without a language, the shelf of chapters, and addresses that are nearly right."""
 
-from urllib.parse import parse_qsl, quote
+from urllib.parse import parse_qsl, quote, urlencode
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -86,7 +86,7 @@ class ShelfPages:
             errors=errors,
             view=None,
             lang=lang,
-            page_url=page,
+            page_url=f"{page}?{urlencode(fields)}",
             json_url="",
             csv_url="",
             result_url=result,
