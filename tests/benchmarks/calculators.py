@@ -119,6 +119,20 @@ def batch_statistics() -> None:
         print(f"batch_statistics, {term}, {CELLS:,} numbers: {taken:.3f} s")
 
 
+def metric_ledger() -> None:
+    """Thirteen ways to loss and perplexity, four to accuracy, of a million batches on a thousand ranks."""
+    from samestep.app.calculators import metric_ledger as calculator
+
+    random = np.random.default_rng(11)
+    counts, losses = random.integers(1, 100, (1_000, CELLS // 1_000)), random.random((1_000, CELLS // 1_000))
+    cells = [
+        [{"n": n, "loss": loss, "correct": n // 2} for n, loss in zip(ns, of_rank, strict=True)]
+        for ns, of_rank in zip(counts.tolist(), losses.tolist(), strict=True)
+    ]
+    inputs = calculator.Inputs.model_validate({"cells": cells})
+    print(f"metric_ledger, {CELLS:,} batches: {seconds(lambda: calculator.compute(inputs), 5):.3f} s")
+
+
 def schedule_clock() -> None:
     """Seven clocks over a billion microbatches with ten thousand skips."""
     from samestep.app.calculators import schedule_clock as calculator
@@ -176,6 +190,7 @@ if __name__ == "__main__":
         info_nce()
         loss_terms()
         batch_statistics()
+        metric_ledger()
         schedule_clock()
         rl_weights()
         mesh_ledger()

@@ -130,7 +130,10 @@ def _finite(found: Outcome, equals_right: bool) -> Outcome:
 
 
 def _all_equal(entries: Entries, right: Outcome) -> bool:
-    return right.value is not None and all(same(value, right.value) for value in set(entries.values[entries.filled]))
+    if right.value is None:
+        return False
+    values = entries.values[entries.filled]
+    return same(values.min(), right.value) and same(values.max(), right.value)
 
 
 def same(one: Any, other: Any) -> bool:
