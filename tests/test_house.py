@@ -63,7 +63,9 @@ def test_no_room_is_a_warehouse(package: str) -> None:
     folders = [ROOT / package, *(path for path in (ROOT / package).rglob("*") if path.is_dir())]
     counts = {folder.relative_to(ROOT).as_posix(): len(entries(folder)) for folder in folders}
     if package == "app":
-        counts["app/calculators"] -= len(registry())  # the folder is the registry: one package each, as many as there are
+        counts["app/calculators"] -= len(
+            registry()
+        )  # the folder is the registry: one package each, as many as there are
     assert {name: count for name, count in counts.items() if count > 26} == {}
     assert package != "app" or counts["app"] <= 14
 

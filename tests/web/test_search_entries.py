@@ -65,6 +65,13 @@ QUERIES = {
         1F1B                            calculators/pipeline_schedule
         GPipe                           calculators/pipeline_schedule
         scale_grads                     calculators/pipeline_schedule
+        DiLoCo                          glossary#outer-optimizer
+        local SGD                       glossary#local-update
+        outer optimizer                 glossary#outer-optimizer
+        federated                       glossary#local-update
+        pseudo-gradient                 local-updates
+        only the last microbatch        start#loss-scaled
+        sigmoid loss                    infonce-derivatives#sec-sigmoid
     """,
     "zh": """
         显存                  start#memory
@@ -107,6 +114,10 @@ QUERIES = {
         上下文并行            calculators/mesh_ledger
         专家并行              calculators/mesh_ledger
         流水线                calculators/pipeline_schedule
+        本地更新              glossary#local-update
+        联邦学习              glossary#local-update
+        外层优化器            glossary#outer-optimizer
+        伪梯度                local-updates
     """,
 }
 ASKED = [
