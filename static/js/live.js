@@ -103,7 +103,10 @@ class Panel {
     this.ahead = true;
 
     for (const range of form.querySelectorAll("[data-twin]")) range.twin = document.getElementById(range.dataset.twin);
-    form.addEventListener("pointerdown", () => (this.ahead = false));
+    form.addEventListener("pointerdown", (event) => {
+      this.ahead = false;
+      this.keepInSight(event);
+    });
     form.addEventListener("keydown", (event) => {
       this.ahead = true;
       const direction = { ArrowUp: 1, ArrowDown: -1 }[event.key];
@@ -132,6 +135,17 @@ class Panel {
     this.frame.querySelector("[data-card]")?.addEventListener("click", (event) => this.copyCard(event));
     this.more = this.frame.querySelector("[data-more-body]");
     this.more?.addEventListener("toggle", () => this.refreshMore(), true);
+  }
+
+  // a finger on a slider of a small screen: the figure that it moves stays above it, or below where there is no room
+  keepInSight(event) {
+    const figure = this.body.querySelector("figure");
+    if (event.target.type !== "range" || event.pointerType === "mouse" || innerWidth > 640 || !figure) return;
+    const [top, bottom] = ["top", "bottom"].map((side) => figure.getBoundingClientRect()[side]);
+    if (top >= 0 && bottom <= innerHeight) return;
+    this.frame.dataset.dragged = event.target.getBoundingClientRect().top > innerHeight / 2 ? "above" : "below";
+    const end = () => delete this.frame.dataset.dragged;
+    for (const kind of ["pointerup", "pointercancel"]) addEventListener(kind, end, { once: true });
   }
 
   // the fields by their bare names; a blank optional one is not given
