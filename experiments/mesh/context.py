@@ -1,6 +1,6 @@
 """Context parallel: one sequence in four slices; keys and values are gathered, so that attention sees them all.
 
-torch's `context_parallel` exchanges them round a ring with CUDA kernels; Gloo carries the gathering that is used here.
+The keys and values of all ranks are gathered here, as Gloo carries it; a ring would exchange them piece by piece.
 """
 
 from typing import Any

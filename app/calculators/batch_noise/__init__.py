@@ -38,16 +38,10 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from samestep.app.calculators.batch_noise.population import Population, TokenModel
+from samestep.app.contract import models
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.fields import NonNegative, Real, number, numbers, whole_numbers
 from samestep.app.contract.limits import MAX_EXACT_CELLS
-from samestep.app.contract.models import (
-    Inputs as InputsBase,
-    Query as QueryBase,
-    Reason,
-    Result as ResultBase,
-    Table,
-)
 
 MAX_LENGTHS = MAX_EXACT_CELLS
 MAX_BATCHES = 64
@@ -66,7 +60,7 @@ Share = Annotated[Fraction, number(low=0, high=1)]
 AtLeastOne = Annotated[Fraction, number(low=1)]
 
 
-class Inputs(InputsBase):
+class Inputs(models.Inputs):
     """The population, the model of a token's gradient, and the batches to compare.
 
     `counts` are the shares of the lengths, up to a factor (all alike if not given); `means` one mean gradient a length,
@@ -85,14 +79,14 @@ class Inputs(InputsBase):
     tokens: AtLeastOne = Fraction(1_000_000)
 
 
-class Query(Inputs, QueryBase):
+class Query(Inputs, models.Query):
     """The panel has the fields of the body, and a population of its own."""
 
     lengths: Lengths = Field(default="16,64,256", validate_default=True)
     counts: Numbers = Field(default="6,3,1", validate_default=True)
 
 
-class LengthRow(ResultBase):
+class LengthRow(models.Result):
     """One length: what share of the sequences and of the tokens it has, and one sequence's mean gradient.
 
     `effective_tokens` of its tokens would carry as much information if they were independent.
@@ -106,7 +100,7 @@ class LengthRow(ResultBase):
     effective_tokens: float
 
 
-class Estimate(ResultBase):
+class Estimate(models.Result):
     """One estimate from one update: its expectation, how far that is from the chosen objective, its standard
     deviation, the root of the mean square error, and the standard deviation of a mean over all updates of the budget.
     """
@@ -119,7 +113,7 @@ class Estimate(ResultBase):
     sd_over_budget: float
 
 
-class Batch(ResultBase):
+class Batch(models.Result):
     """One batch size: B sequences, the tokens that one update consumes, the updates that the token budget pays for."""
 
     batch: int
@@ -130,7 +124,7 @@ class Batch(ResultBase):
     method: Literal["exact", "first_order"]
 
 
-class Result(ResultBase):
+class Result(models.Result):
     """`objectives` are the two true gradients, `target` the chosen one, `natural` the estimate that belongs to it.
 
     `noise_scale` (in sequences, and in tokens of the mean length) is null where the target is 0, then with a reason."""
@@ -143,11 +137,11 @@ class Result(ResultBase):
     length_cv: float
     noise_scale: float | None
     noise_scale_tokens: float | None
-    reason: Reason | None
+    reason: models.Reason | None
     lengths: list[LengthRow]
     batches: list[Batch]
 
-    def tables(self) -> list[Table]:
+    def tables(self) -> list[models.Table]:
         """One row a batch size and estimate, then one a length."""
         header = ("batch", "tokens_mean", "tokens_sd", "updates", "method", "estimate", *Estimate.model_fields)
         rows = [
@@ -156,7 +150,10 @@ class Result(ResultBase):
             for name, estimate in b.estimates.items()
         ]
         lengths = [tuple(value for _, value in row) for row in self.lengths]
-        return [Table(header=header, rows=rows), Table(header=tuple(LengthRow.model_fields), rows=lengths)]
+        return [
+            models.Table(header=header, rows=rows),
+            models.Table(header=tuple(LengthRow.model_fields), rows=lengths),
+        ]
 
 
 def compute(inputs: Inputs) -> Result:

@@ -23,18 +23,11 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
+from samestep.app.contract import models
 from samestep.app.contract.arrays import Floats, Written, rectangle
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.fields import NonNegative, Positive, RankRows, RawMatrix
 from samestep.app.contract.limits import MAX_CELLS, MAX_LISTED_CELLS, MAX_RANKS
-from samestep.app.contract.models import (
-    Inputs as InputsBase,
-    Query as QueryBase,
-    Reason,
-    Result as ResultBase,
-    Table,
-    chosen,
-)
 from samestep.app.contract.numbers import as_float
 
 SchemeName = Literal[
@@ -56,7 +49,7 @@ _SAME = 1e-12
 """Vectors this near, relative to the larger one's norm, count as the same: rounding of a few operations."""
 
 
-class Inputs(InputsBase):
+class Inputs(models.Inputs):
     """The gradients of the microsteps, all of one length, and the clipping rule."""
 
     microstep_grads: RawMatrix = Field(min_length=1, max_length=MAX_MICROSTEPS, examples=[[[3, 4], [-3, 0]]])
@@ -65,7 +58,7 @@ class Inputs(InputsBase):
     eps: NonNegative = Fraction(0)
 
 
-class Query(QueryBase):
+class Query(models.Query):
     """The panel: one row per microstep."""
 
     microstep_grads: RankRows = Field(default="3,4;-3,0", validate_default=True)
@@ -80,7 +73,7 @@ class Query(QueryBase):
         return Inputs(microstep_grads=rows, max_norm=self.max_norm, scale=self.scale, eps=self.eps)
 
 
-class SchemeResult(ResultBase):
+class SchemeResult(models.Result):
     """The gradient that one order hands to the optimizer, beside the right one for the same reduction.
 
     `gradient` is null above MAX_LISTED_CELLS elements; the ratio of norms and the cosine are null (`zero_reference`)
@@ -94,10 +87,10 @@ class SchemeResult(ResultBase):
     norm_ratio: float | None
     cosine_with_reference: float | None
     max_abs_difference: float
-    reason: Reason | None
+    reason: models.Reason | None
 
 
-class Microstep(ResultBase):
+class Microstep(models.Result):
     """One microstep by itself: its norm, the coefficient that it alone would get, and the accumulated gradient's norm
     after it, with and without clipping on the way."""
 
@@ -113,7 +106,7 @@ class Microstep(ResultBase):
     running: list[float] | None
 
 
-class Result(ResultBase):
+class Result(models.Result):
     """All orders side by side; gradients with one entry an element are null above MAX_LISTED_CELLS of them.
 
     `clip_after_unscale` is `clip_of_sum` by another name: the right order for a scaled sum.
@@ -136,14 +129,14 @@ class Result(ResultBase):
     schemes: dict[SchemeName, SchemeResult]
     microsteps: list[Microstep] | None
 
-    def tables(self) -> list[Table]:
+    def tables(self) -> list[models.Table]:
         """One row an order, then one a microstep."""
         header = ("scheme", *SchemeResult.model_fields)
         rows = [(name, *(_flat(value) for _, value in scheme)) for name, scheme in self.schemes.items()]
-        tables = [Table(header=header, rows=rows)]
+        tables = [models.Table(header=header, rows=rows)]
         if self.microsteps is not None:
             steps = [tuple(_flat(value) for _, value in step) for step in self.microsteps]
-            tables.append(Table(header=tuple(Microstep.model_fields), rows=steps))
+            tables.append(models.Table(header=tuple(Microstep.model_fields), rows=steps))
         return tables
 
 
@@ -301,5 +294,5 @@ def _microsteps(
 def present(inputs: Inputs, scheme: str | None = None) -> View:
     """What is shown of a body, with one of the orders selected: the first, unless `scheme` names another."""
     result = compute(inputs)
-    selected = chosen(result.schemes, scheme)
+    selected = models.chosen(result.schemes, scheme)
     return View(**dict(result), selected=selected, current=result.schemes[selected], max_norm=as_float(inputs.max_norm))

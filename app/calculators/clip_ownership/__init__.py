@@ -43,6 +43,7 @@ from samestep.app.calculators.clip_ownership.schemes import (
     SchemeResult,
     scheme_results,
 )
+from samestep.app.contract import models
 from samestep.app.contract.arrays import Floats
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.fields import (
@@ -56,14 +57,6 @@ from samestep.app.contract.fields import (
 )
 from samestep.app.contract.forms import Form
 from samestep.app.contract.limits import MAX_CELLS, MAX_RANKS
-from samestep.app.contract.models import (
-    Inputs as InputsBase,
-    Query as QueryBase,
-    Reason,
-    Result as ResultBase,
-    Table,
-    chosen,
-)
 from samestep.app.contract.numbers import extended, finite_or_name, whole
 
 Decision = Literal["update", "skip_all_ranks"]
@@ -83,7 +76,7 @@ NormType = Annotated[float, Form("number", _above_zero, _NORM_SCHEMA, finite_or_
 """p of the p-norm: 1, 2, any p > 0, or `inf`."""
 
 
-class Inputs(InputsBase):
+class Inputs(models.Inputs):
     """The copies that every rank holds, and the clipping rule. A rank may hold none."""
 
     ranks: Annotated[list[list[GradientCopy]], JSON] = Field(
@@ -119,7 +112,7 @@ _RANK_SCHEMA = {"anyOf": [{"type": "integer", "minimum": 0}, {"enum": ["", "none
 RankOrNone = Annotated[int | None, Form("number", _rank_or_none, _RANK_SCHEMA)]
 
 
-class Query(QueryBase):
+class Query(models.Query):
     """The panel: scaled gradients rank by rank, and a gradient that every rank holds and the first one owns."""
 
     gradients: ExtendedRankRows = Field(default="24;32", validate_default=True)
@@ -171,7 +164,7 @@ def _letters(index: int) -> str:
     return (_letters(head - 1) if head else "") + chr(ord("a") + last)
 
 
-class ClippedBeforeUnscale(ResultBase):
+class ClippedBeforeUnscale(models.Result):
     """Clipping by mistake before the division by the loss scale: norm and coefficient of the scaled gradient."""
 
     norm: Norm
@@ -179,7 +172,7 @@ class ClippedBeforeUnscale(ResultBase):
     norm_after_unscale: float | None
 
 
-class Result(ResultBase):
+class Result(models.Result):
     """The update by global norm, and what other ways of counting would find.
 
     Norms of non-finite gradients are the strings `inf` or `nan` (nan prevails), their coefficients null. Lists with
@@ -189,7 +182,7 @@ class Result(ResultBase):
 
     decision: Decision
     defined: bool
-    reason: Reason | None
+    reason: models.Reason | None
     global_norm: Norm
     coefficient: float | None
     clipped_norm: float | None
@@ -212,17 +205,17 @@ class Result(ResultBase):
     squares: list[Square] | None
     schemes: dict[SchemeName, SchemeResult]
 
-    def tables(self) -> list[Table]:
+    def tables(self) -> list[models.Table]:
         """Three tables: the quantities, the ranks, and (where listed) what each copy adds to the norm."""
         quantities = [(name, value) for name, value in self if isinstance(value, bool | float | str) or value is None]
         ranks = [(r, *pair) for r, pair in enumerate(zip(self.local_norms, self.local_coefficients, strict=True))]
         tables = [
-            Table(header=("quantity", "value"), rows=list(quantities)),
-            Table(header=("rank", "local_norm", "local_coefficient"), rows=list(ranks)),
+            models.Table(header=("quantity", "value"), rows=list(quantities)),
+            models.Table(header=("rank", "local_norm", "local_coefficient"), rows=list(ranks)),
         ]
         if self.squares is not None:
             rows = [tuple(value for _, value in square) for square in self.squares]
-            tables.append(Table(header=tuple(Square.model_fields), rows=rows))
+            tables.append(models.Table(header=tuple(Square.model_fields), rows=rows))
         return tables
 
 
@@ -237,11 +230,11 @@ class View(Result):
     loss_scale: float
     lr: float | None
 
-    def tables(self) -> list[Table]:
+    def tables(self) -> list[models.Table]:
         if self.rows is None:
             return super().tables()
         rows = [tuple(value for _, value in row) for row in self.rows]
-        return [Table(header=tuple(Row.model_fields), rows=rows), *super().tables()]
+        return [models.Table(header=tuple(Row.model_fields), rows=rows), *super().tables()]
 
 
 def compute(inputs: Inputs) -> Result:
@@ -338,7 +331,7 @@ def present(inputs: Inputs, scheme: str | None = None) -> View:
     with np.errstate(all="ignore"):
         copies = Copies.of(inputs.ranks)
         result = _evaluate(inputs, copies)
-    selected = chosen(result.schemes, scheme)
+    selected = models.chosen(result.schemes, scheme)
     current = result.schemes[selected]
     rows = None if result.unscaled is None else list(rows_of_elements(copies, result.unscaled, current))
     norm_type = finite_or_name(inputs.norm_type)

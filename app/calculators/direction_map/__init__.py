@@ -15,15 +15,9 @@ from typing import Annotated, get_args
 from pydantic import Field, model_validator
 
 from samestep.app.calculators.direction_map.grid import Direction, Kind, Magnitude, direction_map
+from samestep.app.contract import models
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.fields import Real, whole_number
-from samestep.app.contract.models import (
-    Inputs as InputsBase,
-    Query as QueryBase,
-    Reason,
-    Result as ResultBase,
-    Table,
-)
 from samestep.app.contract.numbers import fraction_text
 
 MAX_SIZE = 64
@@ -37,7 +31,7 @@ Count = Annotated[int, whole_number(0, MAX_SIZE)]
 Size = Annotated[int, whole_number(1, MAX_SIZE)]
 
 
-class Inputs(InputsBase):
+class Inputs(models.Inputs):
     """The losses of the two replicas, the marked counts, and how far the map goes."""
 
     a: Count = 2
@@ -56,11 +50,11 @@ class Inputs(InputsBase):
         return self
 
 
-class Query(Inputs, QueryBase):
+class Query(Inputs, models.Query):
     """The panel has the fields of the body."""
 
 
-class Point(ResultBase):
+class Point(models.Result):
     """One pair of counts: both gradients and their ratio; `reason` says why a null is null."""
 
     a: int
@@ -70,10 +64,10 @@ class Point(ResultBase):
     replica_mean: float | None
     ratio: float | None
     ratio_exact: str | None
-    reason: Reason | None
+    reason: models.Reason | None
 
 
-class Run(ResultBase):
+class Run(models.Result):
     """Neighbouring counts b, from `start` to `stop` inclusive, at one a."""
 
     a: int
@@ -81,7 +75,7 @@ class Run(ResultBase):
     stop: int
 
 
-class Area(ResultBase):
+class Area(models.Result):
     """The cells of one kind and magnitude, as runs."""
 
     kind: Kind
@@ -89,7 +83,7 @@ class Area(ResultBase):
     runs: list[Run]
 
 
-class Label(ResultBase):
+class Label(models.Result):
     """A cell in the middle of all cells of one kind."""
 
     kind: Kind
@@ -97,7 +91,7 @@ class Label(ResultBase):
     b: int
 
 
-class Result(ResultBase):
+class Result(models.Result):
     """`kinds[a][b]` and `ratios[a][b]` are the map; `cells` counts its kinds, `same` the cells of ratio 1.
 
     `flipped_b` are the first and last count b, at the marked a, at which the sign is turned; null where none is.
@@ -116,10 +110,10 @@ class Result(ResultBase):
     areas: list[Area] = Field(description="the map for drawing: runs of equal kind and magnitude")
     labels: list[Label]
 
-    def tables(self) -> list[Table]:
+    def tables(self) -> list[models.Table]:
         """The map, one row a cell."""
         rows = [(a, b, kind, self.ratios[a][b]) for a, column in enumerate(self.kinds) for b, kind in enumerate(column)]
-        return [Table(header=("a", "b", "kind", "ratio"), rows=rows)]
+        return [models.Table(header=("a", "b", "kind", "ratio"), rows=rows)]
 
 
 @dataclass(frozen=True)
@@ -178,7 +172,7 @@ def _slope(gradient_a: Fraction, gradient_b: Fraction) -> Fraction | None:
 
 
 def _point(a: int, b: int, cell: Direction) -> Point:
-    reasons: dict[Kind, Reason] = {"undefined": "empty_cell", "zero_reference": "zero_reference"}
+    reasons: dict[Kind, models.Reason] = {"undefined": "empty_cell", "zero_reference": "zero_reference"}
     return Point(
         a=a,
         b=b,

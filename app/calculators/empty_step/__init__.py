@@ -32,12 +32,10 @@ import numpy as np
 from samestep.app.calculators.empty_step.inputs import Inputs, Query, SchemeName
 from samestep.app.calculators.empty_step.optimizers import Memory, Step, adamw, memory_of, sgd, unmoved
 from samestep.app.calculators.empty_step.results import Change, Result, State, Value, View
+from samestep.app.contract import models
 from samestep.app.contract.arrays import Floats, floats
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.limits import MAX_LISTED_CELLS
-from samestep.app.contract.models import (
-    chosen,
-)
 from samestep.app.contract.numbers import as_float, extended, finite_or_name
 
 __all__ = ["Inputs", "Query", "Result", "View", "compute", "present"]
@@ -127,7 +125,7 @@ def _must_be_finite(memory: Memory, field: str) -> None:
 def present(inputs: Inputs, scheme: str | None = None) -> View:
     """What is shown of a body, with one of the ways selected: the first, unless `scheme` names another."""
     result = compute(inputs)
-    selected = chosen(result.schemes, scheme)
+    selected = models.chosen(result.schemes, scheme)
     listed = len(inputs.param) <= MAX_LISTED_CELLS
     return View(
         **dict(result),

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictBool, model_validator
 
+from samestep.app.contract import models
 from samestep.app.contract.arrays import one_list
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.fields import (
@@ -18,10 +19,6 @@ from samestep.app.contract.fields import (
     whole_number,
 )
 from samestep.app.contract.limits import MAX_CELLS
-from samestep.app.contract.models import (
-    Inputs as InputsBase,
-    Query as QueryBase,
-)
 from samestep.app.contract.numbers import finite_or_name
 
 OptimizerName = Literal["adamw", "sgd"]
@@ -45,7 +42,7 @@ OWN: dict[OptimizerName, tuple[str, ...]] = {
 }
 
 
-class Inputs(InputsBase):
+class Inputs(models.Inputs):
     """An optimizer's state before the window, and the gradient that `step()` would see.
 
     Without `exp_avg` and `exp_avg_sq` (AdamW) or `momentum_buffer` (SGD) the optimizer has not stepped yet. Fields of
@@ -98,7 +95,7 @@ class Inputs(InputsBase):
             raise InputError(en, zh, field="step", code="no_history")
 
 
-class Query(QueryBase):
+class Query(models.Query):
     """The panel. Only the fields of the chosen optimizer are read; lists may be written as rows or as columns."""
 
     optimizer: OptimizerName = "adamw"

@@ -3,11 +3,7 @@
 from typing import Any, Literal
 
 from samestep.app.calculators.empty_step.inputs import OptimizerName, SchemeName
-from samestep.app.contract.models import (
-    Reason,
-    Result as ResultBase,
-    Table,
-)
+from samestep.app.contract import models
 from samestep.app.contract.numbers import NonFinite
 
 Value = float | NonFinite
@@ -16,7 +12,7 @@ Value = float | NonFinite
 Change = Literal["nothing", "scheduler", "moments", "parameters", "nan"]
 
 
-class State(ResultBase):
+class State(models.Result):
     """The optimizer's state after one way of treating the window, and what has changed.
 
     `step` and the moments are null for SGD, `momentum_buffer` for AdamW and for SGD that has none (yet); lists with one
@@ -40,17 +36,17 @@ class State(ResultBase):
     from_gradient: list[Value] | None
 
 
-class Result(ResultBase):
+class Result(models.Result):
     """All ways side by side. `defined` is false, `reason` `non_finite`, where the given gradient is not finite."""
 
     optimizer: OptimizerName
     defined: bool
-    reason: Reason | None
+    reason: models.Reason | None
     skip: State
     step_called: State
     schemes: dict[SchemeName, State]
 
-    def tables(self) -> list[Table]:
+    def tables(self) -> list[models.Table]:
         """One row an element of each way, then one a way."""
         places = ("param", "exp_avg", "exp_avg_sq", "momentum_buffer", "from_decay", "from_history", "from_gradient")
         elements: list[tuple[Any, ...]] = []
@@ -63,8 +59,8 @@ class Result(ResultBase):
             for name, s in self.schemes.items()
         ]
         return [
-            Table(header=("scheme", "element", *places), rows=elements),
-            Table(
+            models.Table(header=("scheme", "element", *places), rows=elements),
+            models.Table(
                 header=("scheme", "called", "step", "scheduler_steps", "change", "same_as_skip", "max_change"),
                 rows=ways,
             ),

@@ -11,14 +11,11 @@ from samestep.app.calculators.framework_recipe.rules import (
     Reduction,
     settings_of,
 )
+from samestep.app.contract import models
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.fields import OrBlank, Positive, whole_number, whole_rows
 from samestep.app.contract.forms import Form
 from samestep.app.contract.limits import MAX_RANKS
-from samestep.app.contract.models import (
-    Inputs as InputsBase,
-    Query as QueryBase,
-)
 
 MAX_COUNT = 10**9
 
@@ -42,7 +39,7 @@ _CountRows = Annotated[tuple[tuple[int, ...], ...], whole_rows(0, MAX_COUNT)]
 _Counts = Annotated[list[list[_Count]], Form("matrix")]
 
 
-class Inputs(InputsBase):
+class Inputs(models.Inputs):
     """A framework's setting, what the loss does itself, and the window's counts.
 
     `loss_factor`: what the reader multiplies the loss by already. `denominator`: the constant that a custom reduction
@@ -100,7 +97,7 @@ def _known(value: object) -> object:
     return f"{framework}/{known[0].setting}"
 
 
-class Query(QueryBase):
+class Query(models.Query):
     """The panel: the counts in the grammar of matrices, blank fields for what is not given.
 
     `framework` names a setting too (`transformers/own_counts`); without one it is the framework's first.

@@ -8,10 +8,7 @@ from samestep.app.calculators.framework_recipe.rules import (
     When,
     Who,
 )
-from samestep.app.contract.models import (
-    Result as ResultBase,
-    Table,
-)
+from samestep.app.contract import models
 
 Objective = Literal["global_token_mean", "replica_equal", "microbatch_equal"]
 
@@ -19,7 +16,7 @@ Objective = Literal["global_token_mean", "replica_equal", "microbatch_equal"]
 Reason = Literal["zero_count", "empty_cell", "not_stepped"]
 
 
-class Step(ResultBase):
+class Step(models.Result):
     """Who divides by what, and when. `value` is the count where every cell has the same one; with `multiplies` it is a
     multiplication."""
 
@@ -30,7 +27,7 @@ class Step(ResultBase):
     multiplies: bool
 
 
-class Cell(ResultBase):
+class Cell(models.Result):
     """A cell's tokens: the weight that each really gets, the right one (1/N), and the factor on this cell's loss."""
 
     rank: int
@@ -45,7 +42,7 @@ class Cell(ResultBase):
     reason: Reason | None
 
 
-class Experts(ResultBase):
+class Experts(models.Result):
     """Experts of a group of E ranks: on how many ranks each has a copy, and what their gradient is against the dense
     parameters', with the factor that makes it right."""
 
@@ -54,7 +51,7 @@ class Experts(ResultBase):
     factor: str
 
 
-class Result(ResultBase):
+class Result(models.Result):
     """The weights and what is missing. `mass` = Σ n·w, 1 for a mean; `ratio` is w·N where all tokens have the same.
 
     `factor_expression` is f in n_rk, n_r, N, P, K; `factor` its value where it is the same for all cells. `tail` says
@@ -90,11 +87,11 @@ class Result(ResultBase):
     source: str
     reason: Reason | None
 
-    def tables(self) -> list[Table]:
+    def tables(self) -> list[models.Table]:
         """The divisions, and the weights cell by cell."""
         steps = [(s.who, s.when, "times" if s.multiplies else "over", s.by, s.value) for s in self.steps]
         cells = [(c.rank, c.microstep, c.n, c.weight, c.right, c.ratio, c.factor, c.reason) for c in self.cells or ()]
         return [
-            Table(header=("who", "when", "does", "by", "value"), rows=steps),
-            Table(header=("rank", "microstep", "n", "weight", "right", "ratio", "factor", "reason"), rows=cells),
+            models.Table(header=("who", "when", "does", "by", "value"), rows=steps),
+            models.Table(header=("rank", "microstep", "n", "weight", "right", "ratio", "factor", "reason"), rows=cells),
         ]

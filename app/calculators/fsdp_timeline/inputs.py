@@ -4,14 +4,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from samestep.app.contract import models
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.fields import OrBlank, whole_number, whole_numbers
 from samestep.app.contract.forms import Form
 from samestep.app.contract.limits import MAX_RANKS
-from samestep.app.contract.models import (
-    Inputs as InputsBase,
-    Query as QueryBase,
-)
 from samestep.app.contract.numbers import whole
 from samestep.app.mathematics.element_size import Dtype
 
@@ -67,7 +64,7 @@ Policy = Annotated[
 ]
 
 
-class Inputs(InputsBase):
+class Inputs(models.Inputs):
     """A model cut into groups, and how it is sharded.
 
     The defaults are a decoder of 32 layers of width 4,096 (feed-forward 11,008, vocabulary 32,000, untied embedding and
@@ -103,7 +100,7 @@ class Inputs(InputsBase):
         return self
 
 
-class Query(Inputs, QueryBase):
+class Query(Inputs, models.Query):
     """The panel has the fields of the body, `reshard_after_forward` as a text.
 
     `model` is a whole model's size, in place of `parameters` and `root_parameters`: cut into equal layers, what does

@@ -3,10 +3,7 @@
 from typing import Literal
 
 from samestep.app.calculators.fsdp_timeline.inputs import PolicyName
-from samestep.app.contract.models import (
-    Result as ResultBase,
-    Table,
-)
+from samestep.app.contract import models
 
 Phase = Literal["start", "forward", "backward", "optimizer"]
 
@@ -26,7 +23,7 @@ Event = Literal[
 ]
 
 
-class Moment(ResultBase):
+class Moment(models.Result):
     """What a rank holds after one event, in bytes by kind; `group` is 0 for the root, else the layer from 1."""
 
     phase: Phase
@@ -42,7 +39,7 @@ class Moment(ResultBase):
     total: int
 
 
-class Traffic(ResultBase):
+class Traffic(models.Result):
     """One kind of collective in one phase: how many, the bytes of their full buffers, and the bytes that a rank
     sends."""
 
@@ -51,7 +48,7 @@ class Traffic(ResultBase):
     sent_per_rank: int
 
 
-class Summary(ResultBase):
+class Summary(models.Result):
     """One policy: the peak, when it comes, and the step's traffic."""
 
     peak_bytes: int
@@ -66,7 +63,7 @@ class Summary(ResultBase):
     sent_per_rank_gib: float
 
 
-class Result(ResultBase):
+class Result(models.Result):
     """The chosen policy's moments, and all policies side by side.
 
     `schemes` has `reshard` (true), `keep` (false) and, where a number of ranks is chosen, `group`. `replicated` is
@@ -88,7 +85,7 @@ class Result(ResultBase):
     moments: list[Moment]
     schemes: dict[PolicyName, Summary]
 
-    def tables(self) -> list[Table]:
+    def tables(self) -> list[models.Table]:
         """The moments, then one row a policy."""
         moments = [tuple(value for _, value in moment) for moment in self.moments]
         peaks = ("peak_bytes", "peak_phase", "peak_event", "peak_group", "sent_per_rank")
@@ -98,8 +95,8 @@ class Result(ResultBase):
             for name, summary in self.schemes.items()
         ]
         return [
-            Table(header=tuple(Moment.model_fields), rows=moments),
-            Table(header=("policy", *peaks, *counts), rows=rows),
+            models.Table(header=tuple(Moment.model_fields), rows=moments),
+            models.Table(header=("policy", *peaks, *counts), rows=rows),
         ]
 
 

@@ -22,15 +22,10 @@ from typing import Annotated, Literal
 
 from pydantic import model_validator
 
+from samestep.app.contract import models
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.fields import whole_number
 from samestep.app.contract.limits import MAX_RANKS
-from samestep.app.contract.models import (
-    Inputs as InputsBase,
-    Query as QueryBase,
-    Result as ResultBase,
-    Table,
-)
 from samestep.app.contract.numbers import fraction_text
 
 MAX_BATCH = 10**9
@@ -43,7 +38,7 @@ Samples = Annotated[int, whole_number(1, MAX_BATCH)]
 Replicas = Annotated[int, whole_number(1, MAX_RANKS)]
 
 
-class Inputs(InputsBase):
+class Inputs(models.Inputs):
     """An even split of a batch, the reductions it meets, and where the correcting factor is put, if at all."""
 
     batch: Samples = 64
@@ -75,11 +70,11 @@ class Inputs(InputsBase):
         return self.samples_per_replica // self.micro_batches
 
 
-class Query(Inputs, QueryBase):
+class Query(Inputs, models.Query):
     """The panel has the fields of the body."""
 
 
-class Stage(ResultBase):
+class Stage(models.Result):
     """The gradient after one stage, as a multiple of the gradient that it is `relative_to`.
 
     `multiple` is what the chosen scaling gives, `unscaled_multiple` what the raw losses and gradients give.
@@ -93,7 +88,7 @@ class Stage(ResultBase):
     unscaled_multiple_value: float
 
 
-class Result(ResultBase):
+class Result(models.Result):
     """The exact factors. `accumulated_multiple` (of the replica's own mean gradient) and `reduced_multiple` (of g*) are
     those of raw losses, whatever `scale` says; `required_factor` = 1/reduced_multiple; `final_multiple` (of g*) is what
     the optimizer sees under the chosen `scale`.
@@ -112,14 +107,14 @@ class Result(ResultBase):
     matches_reference: bool
     stages: list[Stage]
 
-    def tables(self) -> list[Table]:
+    def tables(self) -> list[models.Table]:
         """One row a stage, and the factor that is needed."""
         rows = [(s.name, s.relative_to, s.multiple, s.multiple_value, s.unscaled_multiple) for s in self.stages]
         header = ("stage", "relative_to", "multiple", "multiple_value", "unscaled_multiple")
         factor = (self.required_factor, self.required_factor_value, self.matches_reference)
         return [
-            Table(header=header, rows=list(rows)),
-            Table(header=("required_factor", "required_factor_value", "matches_reference"), rows=[factor]),
+            models.Table(header=header, rows=list(rows)),
+            models.Table(header=("required_factor", "required_factor_value", "matches_reference"), rows=[factor]),
         ]
 
 

@@ -23,17 +23,10 @@ from pydantic import Field, model_validator
 from samestep.app.calculators.label_count.rows import Floats, Ints, Length, PadId, PadTo, Row, Runs, lay_out
 from samestep.app.calculators.label_count.rules import RULES, SchemeName, counts, stretches
 from samestep.app.calculators.label_count.texts import LabelsText, LengthsText, Nested, PromptsText
+from samestep.app.contract import models
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.fields import JSON, OrBlank
 from samestep.app.contract.limits import MAX_LISTED_CELLS, MAX_RANKS
-from samestep.app.contract.models import (
-    Inputs as InputsBase,
-    Query as QueryBase,
-    Reason,
-    Result as ResultBase,
-    Table,
-    chosen,
-)
 from samestep.app.contract.numbers import fraction_text
 from samestep.app.mathematics.ragged import cut
 
@@ -46,7 +39,7 @@ What = Literal["start", "label", "unlabelled", "cut", "padding"]
 Kind = Literal["same", "scaled", "distorted", "undefined"]
 
 
-class Inputs(InputsBase):
+class Inputs(models.Inputs):
     """The rows of every cell. `max_length` cuts rows that have none of their own, `pad_to` pads those that do not say
     how; `boundaries` is what the loss does with the first label of a packed sequence; `pad_id` is padding's token id.
     """
@@ -70,7 +63,7 @@ class Inputs(InputsBase):
         return self
 
 
-class Query(QueryBase):
+class Query(models.Query):
     """The panel: lengths and prompts in `texts`'s grammar, or label lists in their place, and the rule to look at.
 
     One prompt stands for all sequences.
@@ -121,7 +114,7 @@ def _shape(nested: Nested[int]) -> list[list[list[int]]]:
     return [[[len(row) for row in cell] for cell in rank] for rank in nested]
 
 
-class Count(ResultBase):
+class Count(models.Result):
     """The counts by one rule, beside those of the loss.
 
     `kind` says what dividing every cell by its own count does: nothing (`same`), one factor (`scaled`), another
@@ -134,7 +127,7 @@ class Count(ResultBase):
     difference: int
     kind: Kind
     defined: bool
-    reason: Reason | None
+    reason: models.Reason | None
     factor: str | None
     factor_value: float | None
     local_factors: list[list[float | None]] | None
@@ -142,7 +135,7 @@ class Count(ResultBase):
     spread: float | None
 
 
-class Result(ResultBase):
+class Result(models.Result):
     """The right count and all wrong ones. Positions are those of the padded batch; `tokens` include `cut` ones."""
 
     N: int
@@ -156,7 +149,7 @@ class Result(ResultBase):
     boundaries: Literal["masked", "crossing"]
     schemes: dict[SchemeName, Count]
 
-    def tables(self) -> list[Table]:
+    def tables(self) -> list[models.Table]:
         """One row a rule, then one a cell and rule."""
         rules = [(name, c.N, c.difference, c.factor, c.factor_value, c.kind, c.spread) for name, c in self._counts()]
         cells = [
@@ -168,15 +161,15 @@ class Result(ResultBase):
         ]
         header = ("scheme", "N", "difference", "factor", "factor_value", "kind", "spread")
         return [
-            Table(header=header, rows=rules),
-            Table(header=("scheme", "rank", "microstep", "n", "local_factor", "weighted_factor"), rows=cells),
+            models.Table(header=header, rows=rules),
+            models.Table(header=("scheme", "rank", "microstep", "n", "local_factor", "weighted_factor"), rows=cells),
         ]
 
     def _counts(self) -> Iterable[tuple[SchemeName, Count]]:
         return self.schemes.items()
 
 
-class Span(ResultBase):
+class Span(models.Result):
     """Positions [begin, end) of a drawn row, and what they are; `start` is the first of a sequence."""
 
     what: What
@@ -184,7 +177,7 @@ class Span(ResultBase):
     end: int
 
 
-class Strip(ResultBase):
+class Strip(models.Result):
     """One drawn row: what its positions are, which of them the loss sees, and which the selected rule counts."""
 
     rank: int
@@ -212,7 +205,7 @@ def present(inputs: Inputs, scheme: str | None = None) -> View:
     """What is shown of a body: one rule beside the right one, `before_shift` unless `scheme` names another."""
     runs = _runs(inputs)
     result = _result(inputs, runs)
-    selected = chosen(result.schemes, "before_shift" if scheme is None else scheme)
+    selected = models.chosen(result.schemes, "before_shift" if scheme is None else scheme)
     strips = _strips(inputs, runs, selected)
     return View(**dict(result), selected=selected, current=result.schemes[selected], strips=strips)
 

@@ -34,18 +34,11 @@ from samestep.app.calculators.matrix_update.updates import (
     root_mean_square,
     shampoo,
 )
+from samestep.app.contract import models
 from samestep.app.contract.arrays import Floats, Written, rectangle
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.fields import NonNegative, RawMatrix, RowsText, numbers, whole_number
 from samestep.app.contract.limits import MAX_RANKS
-from samestep.app.contract.models import (
-    Inputs as InputsBase,
-    Query as QueryBase,
-    Reason,
-    Result as ResultBase,
-    Table,
-    chosen,
-)
 from samestep.app.contract.numbers import as_json
 
 SchemeName = Literal[
@@ -66,7 +59,7 @@ NewtonSchulzSteps = Annotated[int, whole_number(0, MAX_NS_STEPS)]
 Coefficients = Annotated[tuple[Fraction, ...], numbers(most=3)]
 
 
-class Inputs(InputsBase):
+class Inputs(models.Inputs):
     """One matrix's gradient, how it is cut, and what makes an update of it. `coefficients` are a, b, c of
     newton_schulz, `damping` is shampoo's."""
 
@@ -95,7 +88,7 @@ class Inputs(InputsBase):
         return self
 
 
-class Query(QueryBase):
+class Query(models.Query):
     """The panel: the gradient in rows, the coefficients as they are by default."""
 
     gradient: RowsText = Field(default="3,1;1,2;2,-1;0,1", validate_default=True)
@@ -114,12 +107,12 @@ class Query(QueryBase):
         return Inputs(gradient=rows, **fields)
 
 
-class SchemeResult(ResultBase):
+class SchemeResult(models.Result):
     """One update beside that of the whole matrix: difference and cosine are null (`zero_reference`) where the whole's
     update is 0, the cosine also where this one is."""
 
     defined: bool
-    reason: Reason | None
+    reason: models.Reason | None
     matches_reference: bool
     update: list[list[float]]
     norm: float
@@ -127,7 +120,7 @@ class SchemeResult(ResultBase):
     cosine: float | None
 
 
-class Result(ResultBase):
+class Result(models.Result):
     """The sizes of the shards, and every way to make an update of them."""
 
     rows: int
@@ -135,15 +128,15 @@ class Result(ResultBase):
     shard_sizes: list[int]
     schemes: dict[SchemeName, SchemeResult]
 
-    def tables(self) -> list[Table]:
+    def tables(self) -> list[models.Table]:
         """One row a way, then one an element."""
         header = ("scheme", "matches_reference", "norm", "relative_difference", "cosine", "reason")
         rows = [(name, *(getattr(scheme, field) for field in header[1:])) for name, scheme in self.schemes.items()]
         places = [(i, j) for i in range(self.rows) for j in range(self.columns)]
         updates = [(i, j, *(scheme.update[i][j] for scheme in self.schemes.values())) for i, j in places]
         return [
-            Table(header=header, rows=rows),
-            Table(header=("row", "column", *self.schemes), rows=updates),
+            models.Table(header=header, rows=rows),
+            models.Table(header=("row", "column", *self.schemes), rows=updates),
         ]
 
 
@@ -179,7 +172,7 @@ def present(inputs: Inputs, scheme: str | None = None) -> View:
     """What is shown of a body, with one of the ways selected: the whole's, unless `scheme` names another."""
     result = compute(inputs)
     known: dict[SchemeName, SchemeResult] = result.schemes
-    selected = chosen(known, scheme)
+    selected = models.chosen(known, scheme)
     current, whole = known[selected], known["whole"]
     corner = slice(SHOWN_SIDE)
     off = np.array(current.update)[corner, corner] - np.array(whole.update)[corner, corner]

@@ -19,18 +19,11 @@ from pydantic import Field, model_validator
 
 from samestep.app.calculators.no_sync_timeline.programs import Order, Program, ProgramName, named
 from samestep.app.calculators.no_sync_timeline.wrappers import DDP, FSDP2, Replicas, agree, buckets
+from samestep.app.contract import models
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.fields import JSON, Flag, OrBlank, Positive, RankRows, Real, whole_numbers
 from samestep.app.contract.forms import Form
 from samestep.app.contract.limits import MAX_EXACT_CELLS, MAX_RANKS
-from samestep.app.contract.models import (
-    Inputs as InputsBase,
-    Query as QueryBase,
-    Reason,
-    Result as ResultBase,
-    Table,
-    chosen,
-)
 from samestep.app.contract.numbers import fraction_text
 from samestep.app.mathematics.element_size import BYTES, Dtype
 
@@ -49,7 +42,7 @@ Cap = Annotated[Positive | None, OrBlank]
 _EXAMPLE = [[Fraction(cell) for cell in row] for row in ((1, 2, 4), (3, 6, 12))]
 
 
-class OwnProgram(InputsBase):
+class OwnProgram(models.Inputs):
     """A program of one's own: `forward` and `backward` say, a microstep each, whether synchronisation is on."""
 
     name: str = Field(min_length=1, max_length=120)
@@ -58,7 +51,7 @@ class OwnProgram(InputsBase):
     order: Order = "alternating"
 
 
-class _Wrapped(InputsBase):
+class _Wrapped(models.Inputs):
     """How the model is wrapped: what a body and the panel have in common."""
 
     wrapper: Wrapper = "ddp"
@@ -121,7 +114,7 @@ class Inputs(_Wrapped):
         return len(self.gradients[0])
 
 
-class Query(_Wrapped, QueryBase):
+class Query(_Wrapped, models.Query):
     """The panel: rows of gradients, and one of the named programs."""
 
     gradients: RankRows = Field(default="1,2,4;3,6,12", validate_default=True)
@@ -134,7 +127,7 @@ class Query(_Wrapped, QueryBase):
         )
 
 
-class EventResult(ResultBase):
+class EventResult(models.Result):
     """A forward or a backward of the program, microsteps counted from 0.
 
     `communicates` says whether gradients are reduced in it, `collectives` in how many calls. `grad` is what `.grad`
@@ -150,7 +143,7 @@ class EventResult(ResultBase):
     waiting: list[float]
 
 
-class SchemeResult(ResultBase):
+class SchemeResult(models.Result):
     """One program. `final` is `.grad` when the optimizer steps, `left_behind` what goes over into the next window.
 
     `outcome` is `waits` where ranks wait for one that never comes, `raises` where the next forward does; nothing is
@@ -159,7 +152,7 @@ class SchemeResult(ResultBase):
     """
 
     defined: bool
-    reason: Reason | None
+    reason: models.Reason | None
     outcome: Outcome
     events: list[EventResult]
     final: list[float | None]
@@ -173,7 +166,7 @@ class SchemeResult(ResultBase):
     elements_reduced: int
 
 
-class Result(ResultBase):
+class Result(models.Result):
     """All programs side by side. `buckets` are the elements of each collective, in order; DDP's first backward has a
     single bucket (`first_buckets`), unless it looks for unused parameters."""
 
@@ -184,7 +177,7 @@ class Result(ResultBase):
     bytes_per_reduction: int
     schemes: dict[str, SchemeResult]
 
-    def tables(self) -> list[Table]:
+    def tables(self) -> list[models.Table]:
         """One row a program, then one for every event of each."""
         names = ("outcome", "replicas_agree", "matches_reference", "reductions", "collectives", "elements_reduced")
         programs = [
@@ -197,7 +190,10 @@ class Result(ResultBase):
             for number, event in enumerate(scheme.events)
         ]
         header = ("scheme", "event", "kind", "microsteps", "sync", "collectives", "grad")
-        return [Table(header=("scheme", "final", *names), rows=programs), Table(header=header, rows=happened)]
+        return [
+            models.Table(header=("scheme", "final", *names), rows=programs),
+            models.Table(header=header, rows=happened),
+        ]
 
 
 class View(Result):
@@ -275,7 +271,7 @@ def _judged(
     steps = outcome == "steps"
     final = list(replicas.grad) if steps else [None] * len(replicas.grad)
     there = [value for value in final if value is not None]
-    reason: Reason | None = None if there else "not_reduced" if steps else "not_reached"
+    reason: models.Reason | None = None if there else "not_reduced" if steps else "not_reached"
     alike = agree(final)
     waiting = list(map(float, replicas.waiting))
     ratio = there[0] / reference if there and alike and reference else None
@@ -306,7 +302,7 @@ def _number(value: Fraction | None) -> float | None:
 def present(inputs: Inputs, scheme: str | None = None) -> View:
     """What is shown of a body, with one of the programs selected: the right one, unless `scheme` names another."""
     result = compute(inputs)
-    selected = chosen(result.schemes, scheme)
+    selected = models.chosen(result.schemes, scheme)
     return View(
         **dict(result),
         selected=selected,

@@ -39,16 +39,9 @@ from samestep.app.calculators.objective_weights.partition import (
     Placement,
 )
 from samestep.app.calculators.objective_weights.weights import TokenWeights
+from samestep.app.contract import models
 from samestep.app.contract.fields import whole_number
 from samestep.app.contract.limits import MAX_LISTED_CELLS
-from samestep.app.contract.models import (
-    Inputs as InputsBase,
-    Query as QueryBase,
-    Reason,
-    Result as ResultBase,
-    Table,
-    chosen,
-)
 from samestep.app.contract.numbers import fraction_text
 
 MAX_EXACT_SEQUENCES = 256
@@ -81,7 +74,7 @@ SCHEMES: dict[SchemeName, tuple[Objective, Placement]] = dict(
 )
 
 
-class Inputs(InputsBase):
+class Inputs(models.Inputs):
     """Lengths of sequences, `sequences[replica][microstep]` each a list; the same in other cells, to compare with; the
     constant C."""
 
@@ -90,7 +83,7 @@ class Inputs(InputsBase):
     constant: Constant = 1
 
 
-class Query(Inputs, QueryBase):
+class Query(Inputs, models.Query):
     """The panel: the body's fields with sequences of its own, and the mean that is looked at."""
 
     sequences: Sequences = Field(default="4+2;8", validate_default=True)
@@ -98,7 +91,7 @@ class Query(Inputs, QueryBase):
     scheme: SchemeName = "token_mean_over_replica"
 
 
-class SchemeResult(ResultBase):
+class SchemeResult(models.Result):
     """One objective with its mean in one place. Lists have one entry a sequence; null above MAX_LISTED_CELLS, the exact
     ones above MAX_EXACT_SEQUENCES.
 
@@ -110,7 +103,7 @@ class SchemeResult(ResultBase):
     placement: Placement
     names: tuple[Name, ...]
     defined: bool
-    reason: Reason | None
+    reason: models.Reason | None
     token_weights: list[float] | None
     token_weights_exact: list[str] | None
     sequence_weights: list[float] | None
@@ -121,7 +114,7 @@ class SchemeResult(ResultBase):
     counterexample: Counterexample | None
 
 
-class Result(ResultBase):
+class Result(models.Result):
     """All objectives in all places."""
 
     replicas: int
@@ -133,7 +126,7 @@ class Result(ResultBase):
     partitions: list[Tried]
     schemes: dict[SchemeName, SchemeResult]
 
-    def tables(self) -> list[Table]:
+    def tables(self) -> list[models.Table]:
         """One row a scheme, then one a sequence with its token weight in every scheme."""
         header = ("objective", "placement", "names", "defined", "reason", "total", "equals", "stability", "changed_by")
         rows = [
@@ -156,8 +149,8 @@ class Result(ResultBase):
             for i, length in enumerate(self.lengths or [])
         ]
         return [
-            Table(header=header, rows=rows),
-            Table(header=("sequence", "length", *self.schemes), rows=by_sequence),
+            models.Table(header=header, rows=rows),
+            models.Table(header=("sequence", "length", *self.schemes), rows=by_sequence),
         ]
 
 
@@ -166,7 +159,7 @@ def _cause(scheme: SchemeResult) -> str | None:
     return None if found is None else found.cells or found.partition
 
 
-class Row(ResultBase):
+class Row(models.Result):
     """One sequence: the chosen mean's weights, those of the same objective over the window, and in `compared` cells."""
 
     sequence: int
@@ -181,7 +174,7 @@ class Row(ResultBase):
     window_token_weight_exact: str | None
     compared_token_weight: float | None
     compared_token_weight_exact: str | None
-    reason: Reason | None
+    reason: models.Reason | None
 
 
 class View(Result):
@@ -231,7 +224,7 @@ def _scheme(
         exact = [weights.exactly(i) for i in range(len(lengths))]
     listed = floats if len(lengths) <= MAX_LISTED_CELLS else None
     found = window.counterexample(objective, placement)
-    empty: Reason = "empty_cell" if len(lengths) else "zero_count"
+    empty: models.Reason = "empty_cell" if len(lengths) else "zero_count"
     return SchemeResult(
         objective=objective,
         placement=placement,
@@ -255,7 +248,7 @@ def _times(weights: list[Fraction], lengths: Ints) -> list[str]:
 
 def present(inputs: Inputs, scheme: str | None = None) -> View:
     """What is shown of a body, with one of the means selected: the first, unless `scheme` names another."""
-    selected = chosen(SCHEMES, scheme)
+    selected = models.chosen(SCHEMES, scheme)
     window = ComparedWindow(inputs.sequences, inputs.other, inputs.constant)
     result, beside = _result(window), window.shown(*SCHEMES[selected])
     return View(

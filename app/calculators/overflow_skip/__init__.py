@@ -20,15 +20,9 @@ from pydantic import Field, StrictBool
 
 from samestep.app.calculators.overflow_skip.gradients import ScaledGradients
 from samestep.app.calculators.overflow_skip.loss_scaler import Flags, LossScaler, Scales
+from samestep.app.contract import models
 from samestep.app.contract.fields import ExtendedRankRows, RankRows, RawExtendedMatrix, RawMatrix, Real, whole_number
 from samestep.app.contract.limits import MAX_RANKS
-from samestep.app.contract.models import (
-    Inputs as InputsBase,
-    Query as QueryBase,
-    Reason,
-    Result as ResultBase,
-    Table,
-)
 from samestep.app.contract.numbers import NonFinite, finite_or_name
 
 Value = float | NonFinite
@@ -38,7 +32,7 @@ MAX_STEPS = 2**31 - 1
 """The largest growth interval and tracker."""
 
 
-class Inputs(InputsBase):
+class Inputs(models.Inputs):
     """What every rank holds after the backward pass, and the scaler's state.
 
     `reduce` needs the same number of values on every rank. `growth_tracker` counts the finite steps since the last
@@ -55,7 +49,7 @@ class Inputs(InputsBase):
     static_scale: StrictBool = False
 
 
-class Query(QueryBase):
+class Query(models.Query):
     """The panel: scaled gradients, scale and parameters, rank by rank."""
 
     scaled_grads: ExtendedRankRows = Field(default="inf;65536", validate_default=True)
@@ -73,7 +67,7 @@ class Query(QueryBase):
         )
 
 
-class Coordinated(ResultBase):
+class Coordinated(models.Result):
     """All ranks follow the combined flag. `params` is null above MAX_LISTED_CELLS cells."""
 
     decision: Decision
@@ -83,7 +77,7 @@ class Coordinated(ResultBase):
     successful_updates: int
 
 
-class Uncoordinated(ResultBase):
+class Uncoordinated(models.Result):
     """Every rank follows its own flag. `params` is null above MAX_LISTED_CELLS cells."""
 
     decision_per_rank: list[Decision]
@@ -93,7 +87,7 @@ class Uncoordinated(ResultBase):
     successful_updates: list[int]
 
 
-class Result(ResultBase):
+class Result(models.Result):
     """Both protocols side by side; `decision` is the coordinated one, `reason` says why it is `skip`.
 
     `replicas_equal_after_…` compare the ranks' parameters after the step; they are null where the ranks hold shards (no
@@ -102,7 +96,7 @@ class Result(ResultBase):
     """
 
     decision: Decision
-    reason: Reason | None
+    reason: models.Reason | None
     local_nonfinite_before_reduction: list[bool]
     nonfinite_after_reduction: list[bool]
     coordinated: Coordinated
@@ -115,7 +109,7 @@ class Result(ResultBase):
     replicas_equal_after_coordinated: bool | None
     replicas_equal_after_uncoordinated: bool | None
 
-    def tables(self) -> list[Table]:
+    def tables(self) -> list[models.Table]:
         """One row a rank."""
         header = (
             "rank",
@@ -145,10 +139,10 @@ class Result(ResultBase):
             (r, before, after, scale, self.decision, together, tracker, *own)
             for r, (before, after, scale, together, *own) in enumerate(columns)
         ]
-        return [Table(header=header, rows=rows)]
+        return [models.Table(header=header, rows=rows)]
 
 
-class Row(ResultBase):
+class Row(models.Result):
     """One element of one rank: what it holds, with the scale and without, and what both protocols do with it."""
 
     rank: int
@@ -171,11 +165,11 @@ class View(Result):
 
     rows: list[Row] | None
 
-    def tables(self) -> list[Table]:
+    def tables(self) -> list[models.Table]:
         if self.rows is None:
             return super().tables()
         rows = [tuple(value for _, value in row) for row in self.rows]
-        return [Table(header=tuple(Row.model_fields), rows=rows), *super().tables()]
+        return [models.Table(header=tuple(Row.model_fields), rows=rows), *super().tables()]
 
 
 def _decisions(flags: Flags) -> list[Decision]:

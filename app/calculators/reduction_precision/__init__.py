@@ -64,14 +64,10 @@ from samestep.app.calculators.reduction_precision.sums import (
     exact_sum,
     norms,
 )
+from samestep.app.contract import models
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.fields import OrBlank, Positive, numbers, whole_number
 from samestep.app.contract.limits import MAX_RANKS
-from samestep.app.contract.models import (
-    Inputs as InputsBase,
-    Query as QueryBase,
-    Reason,
-)
 from samestep.app.contract.numbers import finite_or_name, fraction_text
 from samestep.app.mathematics.float_formats import FLOAT8, FORMATS, FloatFormat
 
@@ -81,7 +77,7 @@ Values = Annotated[tuple[Fraction, ...], numbers(most=MAX_RANKS)]
 OptionalRanks = Annotated[Annotated[int, whole_number(1, MAX_RANKS)] | None, OrBlank]
 
 
-class Inputs(InputsBase):
+class Inputs(models.Inputs):
     """One value for each rank, or one for all `ranks` of them; `accumulation` is the way of adding that is judged."""
 
     values: Values = Field(examples=[128])
@@ -92,7 +88,7 @@ class Inputs(InputsBase):
     accumulation: Order = "rounded_once"
 
 
-class Query(Inputs, QueryBase):
+class Query(Inputs, models.Query):
     """The panel has the fields of the body, and ranks of its own."""
 
     values: Values = Field(default="128", validate_default=True)
@@ -248,7 +244,7 @@ def _taken(summands: Quotients, order: Order, divisor: Fraction, form: FloatForm
 
 def _reduced(taken: _Taken, exact_mean: Fraction | float, form: FloatFormat, unit: _Unit, *, overflow: bool) -> Reduced:
     error: float | None = None
-    reason: Reason | None = None
+    reason: models.Reason | None = None
     if isinstance(exact_mean, float) or not math.isfinite(taken.mean):
         reason = "non_finite"
     elif exact_mean == 0:

@@ -37,16 +37,9 @@ from samestep.app.calculators.rl_weights.weights import (
     SchemeName,
     Weights,
 )
+from samestep.app.contract import models
 from samestep.app.contract.fields import NonNegative, OrBlank, Positive, whole_number
 from samestep.app.contract.limits import MAX_CELLS, MAX_LISTED_CELLS
-from samestep.app.contract.models import (
-    Inputs as InputsBase,
-    Query as QueryBase,
-    Reason,
-    Result as ResultBase,
-    Table,
-    chosen,
-)
 from samestep.app.contract.numbers import fraction_text
 from samestep.app.mathematics.window import exact_sum
 
@@ -59,7 +52,7 @@ Generations = Annotated[int, whole_number(1, MAX_CELLS)]
 _EXAMPLE: Any = [[[{"length": 10, "group": 0}, {"length": 10, "group": 0}]], [[{"length": 100, "group": 1}]]]
 
 
-class Inputs(InputsBase):
+class Inputs(models.Inputs):
     """Completions by rank and microstep; the constant C; the tokens that TRL counted in its generation batch, where
     that is not this window; how many consecutive completions `view` takes for a group; how rewards are scaled."""
 
@@ -71,7 +64,7 @@ class Inputs(InputsBase):
     eps: NonNegative = Field(default=Fraction(1, 10_000), examples=["0.0001"])
 
 
-class Query(QueryBase):
+class Query(models.Query):
     """The panel: completions as rows of cells, and the name that is looked at."""
 
     lengths: CellsText = Field(default="10+10;100+300", validate_default=True)
@@ -90,7 +83,7 @@ class Query(QueryBase):
         return Inputs(completions=completions_of(self.lengths, self.groups, self.rewards), **fields)  # type: ignore[arg-type]
 
 
-class ObjectiveResult(ResultBase):
+class ObjectiveResult(models.Result):
     """Weights of tokens and of whole completions, in order of ranks, microsteps and cells.
 
     Lists are null above MAX_LISTED_CELLS completions, the exact ones above MAX_EXACT_CELLS; all are null where a mean
@@ -98,7 +91,7 @@ class ObjectiveResult(ResultBase):
     """
 
     defined: bool
-    reason: Reason | None
+    reason: models.Reason | None
     token_weights: list[float] | None
     token_weights_exact: list[str] | None
     sequence_weights: list[float] | None
@@ -114,7 +107,7 @@ class SchemeResult(ObjectiveResult):
     matches_reference: bool | None
 
 
-class Result(ResultBase):
+class Result(models.Result):
     """All names, the objectives, and the advantages where rewards are given (null above MAX_LISTED_CELLS completions).
 
     An advantage is null where a deviation of 0 is divided by (`zero_variance`, only with eps 0); `by_view` is there
@@ -131,9 +124,9 @@ class Result(ResultBase):
     schemes: dict[SchemeName, SchemeResult]
     objectives: dict[ObjectiveName, ObjectiveResult]
     advantages: dict[Scope, list[float | None]] | None
-    advantages_reason: Reason | None
+    advantages_reason: models.Reason | None
 
-    def tables(self) -> list[Table]:
+    def tables(self) -> list[models.Table]:
         """One row a name, then one a completion with its token weight under every name, then its advantages."""
         header = ("scheme", "objective", "defined", "reason", "total", "matches_reference")
         rows = [
@@ -141,11 +134,11 @@ class Result(ResultBase):
         ]
         columns = {name: s.token_weights for name, s in self.schemes.items() if s.token_weights is not None}
         columns |= {name: o.token_weights for name, o in self.objectives.items() if o.token_weights is not None}  # type: ignore[misc]
-        tables = [Table(header=header, rows=rows)]
-        tables.append(Table(header=("completion", *columns), rows=_numbered(list(columns.values()))))
+        tables = [models.Table(header=header, rows=rows)]
+        tables.append(models.Table(header=("completion", *columns), rows=_numbered(list(columns.values()))))
         if self.advantages:
             tables.append(
-                Table(header=("completion", *self.advantages), rows=_numbered(list(self.advantages.values())))
+                models.Table(header=("completion", *self.advantages), rows=_numbered(list(self.advantages.values())))
             )
         return tables
 
@@ -154,7 +147,7 @@ def _numbered(columns: list[Any]) -> list[tuple[Any, ...]]:
     return [(i, *row) for i, row in enumerate(zip(*columns, strict=True))]
 
 
-class Row(ResultBase):
+class Row(models.Result):
     """One completion: where it is, what its tokens weigh under the chosen name and its objective, its advantages."""
 
     completion: int
@@ -187,7 +180,7 @@ def compute(inputs: Inputs) -> Result:
 
 def present(inputs: Inputs, scheme: str | None = None) -> View:
     """What is shown of a body, with one of the names selected: the first, unless `scheme` names another."""
-    selected = chosen(SCHEMES, scheme)
+    selected = models.chosen(SCHEMES, scheme)
     rollout = rollout_of(inputs.completions)
     result = _result(rollout, inputs)
     current = result.schemes[selected]

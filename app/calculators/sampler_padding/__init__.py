@@ -25,15 +25,10 @@ from pydantic import Field
 
 from samestep.app.calculators.sampler_padding.distributed_sampler import Indices, Repeat, deal, order
 from samestep.app.calculators.sampler_padding.means import Mean, Samples
+from samestep.app.contract import models
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.fields import Flag, OrBlank, RawList, Real, numbers, whole_number
 from samestep.app.contract.limits import MAX_CELLS, MAX_EXACT_CELLS, MAX_LISTED_CELLS, MAX_RANKS
-from samestep.app.contract.models import (
-    Inputs as InputsBase,
-    Query as QueryBase,
-    Result as ResultBase,
-    Table,
-)
 from samestep.app.contract.numbers import as_float, exact
 
 MAX_SEED = 2**53 - 1
@@ -56,7 +51,7 @@ def _as_typed(value: object) -> str:
 Typed = Annotated[tuple[str, ...] | None, numbers(_as_typed).optional()]
 
 
-class Inputs(InputsBase):
+class Inputs(models.Inputs):
     """The size of the deal, and what each sample contributes, if means are wanted.
 
     `per_sample_grad` may be shorter than the data set: all further samples have the gradient `other_grad`.
@@ -76,7 +71,7 @@ class Inputs(InputsBase):
     other_grad: Annotated[Real | None, OrBlank] = None
 
 
-class Query(QueryBase):
+class Query(models.Query):
     """The panel: the fields of the body, gradients in one text."""
 
     dataset_size: Size = 10
@@ -101,7 +96,7 @@ class Query(QueryBase):
 Means = dict[str, Mean]
 
 
-class Deal(ResultBase):
+class Deal(models.Result):
     """What the ranks get. Lists are null above MAX_LISTED_CELLS entries.
 
     `duplicated` are the samples consumed more than once, `most_often` how often the most frequent one is; `repeats`
@@ -120,7 +115,7 @@ class Deal(ResultBase):
     mean: Mean | None
 
 
-class Result(ResultBase):
+class Result(models.Result):
     """The chosen deal, and both ways of making the ranks' shares equal beside each other.
 
     Means are null without `per_sample_grad` and `other_grad`. The names in `means` say over what each is taken: the
@@ -147,7 +142,7 @@ class Result(ResultBase):
     drop_last: Deal
     microbatches: list[list[list[int]]] | None
 
-    def tables(self) -> list[Table]:
+    def tables(self) -> list[models.Table]:
         """One row a consumed sample, then the means."""
         places = [
             (r, place, index)
@@ -156,12 +151,12 @@ class Result(ResultBase):
         ]
         means = [(name, *(value for _, value in mean)) for name, mean in (self.means or {}).items()]
         return [
-            Table(header=("rank", "place", "index"), rows=places),
-            Table(header=("mean", *Mean.model_fields), rows=means),
+            models.Table(header=("rank", "place", "index"), rows=places),
+            models.Table(header=("mean", *Mean.model_fields), rows=means),
         ]
 
 
-class Dealt(ResultBase):
+class Dealt(models.Result):
     """One sample in the picture of the deal."""
 
     index: int

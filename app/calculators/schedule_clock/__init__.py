@@ -28,18 +28,11 @@ from pydantic import Field, model_validator
 
 from samestep.app.calculators.schedule_clock.clocks import Clock, ClockName, Run, Tail, clocks
 from samestep.app.calculators.schedule_clock.rates import Beyond, Rate, Schedule, Shape
+from samestep.app.contract import models
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.fields import NonNegative, number, whole_number
 from samestep.app.contract.forms import Form, blank_to_none
 from samestep.app.contract.limits import MAX_RANKS
-from samestep.app.contract.models import (
-    Inputs as InputsBase,
-    Query as QueryBase,
-    Reason,
-    Result as ResultBase,
-    Table,
-    chosen,
-)
 from samestep.app.contract.numbers import bounded, fraction_text, whole
 from samestep.app.contract.rows import list_of, write_list
 
@@ -78,7 +71,7 @@ Attempts = Annotated[tuple[int, ...], Form("list", _skips, _SKIPS_SCHEMA, write_
 Share = Annotated[Fraction, number(low=0, high=1)]
 
 
-class Inputs(InputsBase):
+class Inputs(models.Inputs):
     """The run, the schedule as it was configured, and the attempt to look at.
 
     `batches` are microbatches of one rank in one epoch; `tail` says what becomes of a last window shorter than K.
@@ -133,13 +126,13 @@ class Inputs(InputsBase):
         return Schedule(self.shape, self.warmup, self.total, self.base_lr, self.min_ratio, self.beyond)
 
 
-class Query(Inputs, QueryBase):
+class Query(Inputs, models.Query):
     """The panel has the fields of the body, and shows one of the clocks beside the right one."""
 
     scheme: ClockName = "per_update_times_processes"
 
 
-class ClockResult(ResultBase):
+class ClockResult(models.Result):
     """One clock at the chosen attempt, and where it takes the schedule.
 
     `steps` is what it shows after the attempt, `lr_used` the attempt's own rate, `lr_next` that of the next. Attempts
@@ -149,7 +142,7 @@ class ClockResult(ResultBase):
     """
 
     defined: bool
-    reason: Reason | None
+    reason: models.Reason | None
     steps: float
     steps_exact: str
     lr_used: float
@@ -168,7 +161,7 @@ class ClockResult(ResultBase):
     ema_half_life_updates: float | None
 
 
-class Result(ResultBase):
+class Result(models.Result):
     """All clocks side by side. `attempts` are the ends of windows, `updates` those with a step, `microsteps` what a
     rank reads in the whole run."""
 
@@ -177,17 +170,17 @@ class Result(ResultBase):
     microsteps: int
     schemes: dict[ClockName, ClockResult]
 
-    def tables(self) -> list[Table]:
+    def tables(self) -> list[models.Table]:
         """One row a clock, then the run."""
         rows = [(name, *(value for _, value in clock)) for name, clock in self.schemes.items()]
         run = [(self.attempts, self.updates, self.microsteps)]
         return [
-            Table(header=("scheme", *ClockResult.model_fields), rows=rows),
-            Table(header=("attempts", "updates", "microsteps"), rows=run),
+            models.Table(header=("scheme", *ClockResult.model_fields), rows=rows),
+            models.Table(header=("attempts", "updates", "microsteps"), rows=run),
         ]
 
 
-class Point(ResultBase):
+class Point(models.Result):
     """The rate of one attempt under every clock."""
 
     attempt: int
@@ -206,9 +199,9 @@ class View(Result):
     total: int
     curve: list[Point]
 
-    def tables(self) -> list[Table]:
+    def tables(self) -> list[models.Table]:
         rows = [(point.attempt, *point.lr.values()) for point in self.curve]
-        return [*super().tables(), Table(header=("attempt", *self.curve[0].lr), rows=rows)]
+        return [*super().tables(), models.Table(header=("attempt", *self.curve[0].lr), rows=rows)]
 
 
 def compute(inputs: Inputs) -> Result:
@@ -284,7 +277,7 @@ def _average(decay: Fraction, ticks: int | None) -> tuple[float | None, float | 
 def present(inputs: Inputs, scheme: str | None = None) -> View:
     """What is shown of a body, with one of the clocks selected: the right one, unless `scheme` names another."""
     result = compute(inputs)
-    selected = chosen(result.schemes, scheme)
+    selected = models.chosen(result.schemes, scheme)
     return View(
         **dict(result),
         selected=selected,

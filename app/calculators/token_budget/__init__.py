@@ -26,15 +26,10 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from samestep.app.calculators.token_budget.packing import first_fit
+from samestep.app.contract import models
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.fields import Flag, OrBlank, whole_number, whole_numbers
 from samestep.app.contract.limits import MAX_CELLS, MAX_LISTED_CELLS, MAX_RANKS
-from samestep.app.contract.models import (
-    Inputs as InputsBase,
-    Query as QueryBase,
-    Result as ResultBase,
-    Table,
-)
 from samestep.app.contract.numbers import fraction_text
 
 Ints = NDArray[np.int64]
@@ -50,7 +45,7 @@ Epochs = Annotated[int, whole_number(1, MAX_CELLS)]
 Whole = Annotated[int, whole_number(1, MAX_LENGTH)]
 
 
-class Inputs(InputsBase):
+class Inputs(models.Inputs):
     """The sequences, how rows are made of them, and how rows become updates.
 
     `prompts` is one number for all sequences, or one for each.
@@ -70,7 +65,7 @@ class Inputs(InputsBase):
     tail: Literal["update", "drop", "carry"] = "update"
 
 
-class Query(Inputs, QueryBase):
+class Query(Inputs, models.Query):
     """The panel has the fields of the body, and sequences of its own; `update` is the one whose counts are shown, blank
     for the last."""
 
@@ -79,7 +74,7 @@ class Query(Inputs, QueryBase):
     update: Annotated[Whole | None, OrBlank] = None
 
 
-class Sequences(ResultBase):
+class Sequences(models.Result):
     """What becomes of the tokens of the data set, once through: tokens = prompt + shift + cut + labels."""
 
     count: int
@@ -94,7 +89,7 @@ class Sequences(ResultBase):
     rows: int
 
 
-class Sampling(ResultBase):
+class Sampling(models.Result):
     """What one epoch consumes. Rows are repeated to make P divide them, or cut off."""
 
     rows_per_rank: int
@@ -105,7 +100,7 @@ class Sampling(ResultBase):
     microbatches: int = Field(description="microbatches of each rank")
 
 
-class Tail(ResultBase):
+class Tail(models.Result):
     """The last window of an epoch, if it holds fewer `microsteps` than the K that it would be full `of`.
 
     `factor` = microsteps/K is what dividing by K makes of its gradient; `dropped_labels` are lost in the whole run.
@@ -119,7 +114,7 @@ class Tail(ResultBase):
     dropped_labels: int
 
 
-class Update(ResultBase):
+class Update(models.Result):
     """One update: the epoch in which it begins and its microsteps, labels N, and the positions of its rows."""
 
     number: int
@@ -130,7 +125,7 @@ class Update(ResultBase):
     padding: int
 
 
-class Result(ResultBase):
+class Result(models.Result):
     """`updates`, `supervised_per_update` and `counts` (n_rk of every update, [update][rank][microstep]) are null above
     MAX_LISTED_CELLS updates or cells.
 
@@ -155,15 +150,15 @@ class Result(ResultBase):
     supervised_per_update: list[int] | None
     counts: list[list[list[int]]] | None
 
-    def tables(self) -> list[Table]:
+    def tables(self) -> list[models.Table]:
         """One row an update, then the totals."""
         rows = [tuple(value for _, value in update) for update in self.updates or []]
         parts = (self.sequences, self.sampling, self.tail)
         totals = [(name, value) for part in parts for name, value in part]
         totals += [(name, getattr(self, name)) for name in Result.model_fields if name not in _NESTED]
         return [
-            Table(header=tuple(Update.model_fields), rows=rows),
-            Table(header=("quantity", "value"), rows=totals),
+            models.Table(header=tuple(Update.model_fields), rows=rows),
+            models.Table(header=("quantity", "value"), rows=totals),
         ]
 
 

@@ -38,6 +38,7 @@ from samestep.app.calculators.update_rounding.scaling import (
     kept_in_bulk,
 )
 from samestep.app.calculators.update_rounding.weights import accumulated, moved, neighbours
+from samestep.app.contract import models
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.fields import (
     OptionalRowsText,
@@ -48,12 +49,6 @@ from samestep.app.contract.fields import (
     whole_number,
 )
 from samestep.app.contract.limits import MAX_CELLS, MAX_EXACT_CELLS, MAX_LISTED_CELLS, MAX_RANKS
-from samestep.app.contract.models import (
-    Inputs as InputsBase,
-    Query as QueryBase,
-    Reason,
-    chosen,
-)
 from samestep.app.contract.numbers import as_json, exact, finite_or_name, fraction_text, not_negative
 from samestep.app.mathematics.float_formats import FLOAT8, FORMATS, Float8Name, FloatFormat
 
@@ -70,7 +65,7 @@ OptionalReal = Annotated[Real | None, OrBlank]
 _MAGNITUDES: list[list[int | float | str]] = [[12, 3, 5, 2]]
 
 
-class Inputs(InputsBase):
+class Inputs(models.Inputs):
     """A weight and its update, gradients that are accumulated, magnitudes by rank and microstep; a blank one is left
     out of the answer."""
 
@@ -93,7 +88,7 @@ class Inputs(InputsBase):
         return self
 
 
-class Query(QueryBase):
+class Query(models.Query):
     """The panel: the fields of the body, magnitudes in rows, one of the ways to keep a weight."""
 
     weight: OptionalReal = Fraction(1)
@@ -130,7 +125,7 @@ def present(inputs: Inputs, scheme: str | None = None) -> View:
     """What is shown of a body, with one of the ways to keep a weight selected: the first, unless another is named."""
     result = compute(inputs)
     names: tuple[SchemeName, ...] = ("in_dtype", "float32_master", "stochastic")
-    selected = chosen(names, scheme)
+    selected = models.chosen(names, scheme)
     given = None if inputs.amax is None else _magnitudes(inputs.amax)
     return View(
         **dict(result),
@@ -193,7 +188,7 @@ def _kept(after: float, start: Fraction, way: Fraction, form: FloatFormat, **mor
         return WeightScheme(
             defined=False, reason="non_finite", matches_reference=False, after=finite_or_name(after), **more
         )
-    reason: Reason | None = None
+    reason: models.Reason | None = None
     if not way or not aim:
         reason = "zero_reference"
     elif "stopped_after_steps" in more and more["stopped_after_steps"] is None:

@@ -5,11 +5,7 @@ from typing import Literal
 from samestep.app.calculators.update_rounding.scaling import (
     ScaleName,
 )
-from samestep.app.contract.models import (
-    Reason,
-    Result as ResultBase,
-    Table,
-)
+from samestep.app.contract import models
 from samestep.app.contract.numbers import NonFinite
 from samestep.app.mathematics.float_formats import Float8Name
 
@@ -18,7 +14,7 @@ StoredFormat = Literal["bfloat16", "float16", "float32"]
 Value = float | NonFinite
 
 
-class WeightScheme(ResultBase):
+class WeightScheme(models.Result):
     """One way to keep the weight.
 
     `after` is what the format holds at the end (`expected`, of the stochastic way, on average), right if it is the
@@ -28,7 +24,7 @@ class WeightScheme(ResultBase):
     """
 
     defined: bool
-    reason: Reason | None
+    reason: models.Reason | None
     matches_reference: bool
     after: Value | None = None
     after_exact: str | None = None
@@ -49,7 +45,7 @@ class WeightScheme(ResultBase):
     first_variance_exact: str | None = None
 
 
-class Weight(ResultBase):
+class Weight(models.Result):
     """The weight as the format holds it at the start, the distance to its neighbours there (the larger, if they
     differ), where exact arithmetic would take it, and the three ways to keep it."""
 
@@ -61,7 +57,7 @@ class Weight(ResultBase):
     schemes: dict[SchemeName, WeightScheme]
 
 
-class Accumulation(ResultBase):
+class Accumulation(models.Result):
     """The sum of the gradients: exact, rounded to the format after each addition, to float32, and that stored in the
     format at the end. `lost` is what the first of them misses."""
 
@@ -74,16 +70,16 @@ class Accumulation(ResultBase):
     in_float32_stored: Value
     in_float32_stored_exact: str | None
     lost: float | None
-    reason: Reason | None
+    reason: models.Reason | None
 
 
-class ScaleScheme(ResultBase):
+class ScaleScheme(models.Result):
     """The scale of every rank, the largest over the smallest, what each magnitude is kept as, how many saturate; lists
     are null above MAX_LISTED_CELLS cells, their fractions above MAX_EXACT_CELLS. Undefined (`zero_count`) where a scale
     would divide by a largest magnitude of 0."""
 
     defined: bool
-    reason: Reason | None
+    reason: models.Reason | None
     matches_reference: bool
     scales: list[float] | None = None
     scales_exact: list[str] | None = None
@@ -94,29 +90,29 @@ class ScaleScheme(ResultBase):
     saturated: int | None = None
 
 
-class Float8(ResultBase):
+class Float8(models.Result):
     """The format's largest number, and four ways to scale by it."""
 
     largest: float
     schemes: dict[ScaleName, ScaleScheme]
 
 
-class Result(ResultBase):
+class Result(models.Result):
     """Three blocks, each null where its input is blank."""
 
     weight: Weight | None
     accumulation: Accumulation | None
     fp8: Float8 | None
 
-    def tables(self) -> list[Table]:
+    def tables(self) -> list[models.Table]:
         """The ways to keep the weight, the sums, the scales."""
         tables = []
         if self.weight is not None:
             rows = [(name, *(value for _, value in scheme)) for name, scheme in self.weight.schemes.items()]
-            tables.append(Table(header=("scheme", *WeightScheme.model_fields), rows=rows))
+            tables.append(models.Table(header=("scheme", *WeightScheme.model_fields), rows=rows))
         if self.accumulation is not None:
             header = tuple(Accumulation.model_fields)
-            tables.append(Table(header=header, rows=[tuple(value for _, value in self.accumulation)]))
+            tables.append(models.Table(header=header, rows=[tuple(value for _, value in self.accumulation)]))
         if self.fp8 is not None:
             cells = [
                 (name, r, scheme.scales[r], k, kept)
@@ -125,7 +121,7 @@ class Result(ResultBase):
                 for r, row in enumerate(scheme.largest_kept or [])
                 for k, kept in enumerate(row)
             ]
-            tables.append(Table(header=("scheme", "rank", "scale", "microstep", "largest_kept"), rows=cells))
+            tables.append(models.Table(header=("scheme", "rank", "scale", "microstep", "largest_kept"), rows=cells))
         return tables
 
 
