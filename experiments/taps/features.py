@@ -1,6 +1,7 @@
 """What cannot be seen by these taps, and what a reader of their numbers has to know: recognised by what is there.
 
-Codes of `unsupported`: fsdp1, optimizer_in_backward, tensor_parallel, pipeline, lbfgs, compiled_autograd.
+Codes of `unsupported`: fsdp1, optimizer_in_backward, tensor_parallel, pipeline, context_parallel, lbfgs,
+compiled_autograd.
 Codes of `noticed`: communication_hook, batch_statistics, batch_coupled, custom_function, compiled_loss, deepspeed,
 collectives_in_step.
 """
@@ -20,6 +21,7 @@ from samestep.experiments.taps.patches import Patches
 from samestep.experiments.taps.tokens import Source
 
 _FSDP1 = "torch.distributed.fsdp.fully_sharded_data_parallel"
+_CONTEXT = "torch.distributed.tensor.experimental._context_parallel._attention"
 _STAGE = "torch.distributed.pipelining.stage"
 _THEIR_OWN = ("torch", "deepspeed", "accelerate", "transformers", "lightning", "trl")
 """Packages whose autograd functions hand gradients on as they are, or are covered by the residual."""
@@ -45,6 +47,11 @@ def install(patches: Patches, parameters: Parameters, listener: Any, alive: Sequ
         if _those(alive, module._PipelineStageBase):
             listener.unsupported("pipeline")
 
+    def context(module: Any) -> None:
+        for name in ("_enable_context_parallel_dispatcher_impl", "_enable_context_parallel_dispatcher"):
+            if hasattr(module, name):  # everything that cuts sequences ends in one of them
+                patches.wrap(module, name, refuse("context_parallel"))
+
     def hooked(original: Callable[..., Any], model: Any, state: Any, hook: Any) -> Any:
         listener.noticed("communication_hook", getattr(hook, "__name__", type(hook).__name__))
         return original(model, state, hook)
@@ -52,6 +59,7 @@ def install(patches: Patches, parameters: Parameters, listener: Any, alive: Sequ
     parameters.install(patches, alive, lambda: listener.unsupported("tensor_parallel"))
     patches.when_imported(_FSDP1, fsdp1)
     patches.when_imported(_STAGE, pipeline)
+    patches.when_imported(_CONTEXT, context)
     patches.wrap(nn.parallel.DistributedDataParallel, "register_comm_hook", hooked)
 
 

@@ -1,5 +1,6 @@
 """Be a rank that somebody else has started: run the reader's script in this process, watched from its first line."""
 
+import contextlib
 import os
 import runpy
 import sys
@@ -14,7 +15,7 @@ from typing import NoReturn
 from samestep.experiments.taps import sites
 from samestep.experiments.watch import records
 from samestep.experiments.watch.joined.assembling import assemble
-from samestep.experiments.watch.session import Order, start, stop
+from samestep.experiments.watch.session import Order, place_of_process, start, stop
 from samestep.experiments.watch.settings import Settings
 from samestep.experiments.watch.telling.report import Report
 
@@ -58,13 +59,22 @@ def _readers(error: BaseException) -> TracebackType | None:
 
 def common_folder() -> Path:
     """A folder that the ranks of this launch, and nobody else, agree on without talking: on one machine."""
-    keys = (
-        str(os.getuid()),
-        os.environ.get("MASTER_PORT", str(os.getpid())),
-        os.environ.get("TORCHELASTIC_RUN_ID", ""),
-    )
-    parent = str(os.getppid()) if "MASTER_PORT" in os.environ else ""
-    return Path(tempfile.gettempdir()) / "-".join(["samestep-watch", *filter(None, (*keys, parent))])
+    if "MASTER_PORT" not in os.environ:
+        return _folder(os.getpid())
+    common = _folder(os.getppid())
+    if "TORCHELASTIC_RUN_ID" in os.environ or place_of_process()[0] != 0:
+        return common
+    mine = _folder(os.getpid())  # where ranks look that this process has started, as Lightning's first rank does
+    common.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        mine.symlink_to(common, target_is_directory=True)
+    return mine
+
+
+def _folder(launcher: int) -> Path:
+    """The folder of the ranks that this process has started."""
+    keys = (os.environ.get("MASTER_PORT", ""), os.environ.get("TORCHELASTIC_RUN_ID", ""), str(launcher))
+    return Path(tempfile.gettempdir()) / "-".join(["samestep-watch", str(os.getuid()), *filter(None, keys)])
 
 
 def wait_for_all(folder: Path, seconds: float) -> None:

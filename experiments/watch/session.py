@@ -88,7 +88,7 @@ class Session:
     @property
     def rank(self) -> int:
         """This process's."""
-        return int(self._file.name.partition("-")[0]) if self._file is not None else _place()[0]
+        return int(self._file.name.partition("-")[0]) if self._file is not None else place_of_process()[0]
 
     def write(self, message: Update | Notice | Fault | Failure | Done) -> None:
         """Append to this rank's file; the file begins with the first update, when the rank is known, or at the end."""
@@ -97,7 +97,7 @@ class Session:
             if self._file is None and isinstance(message, Notice | Fault):
                 return
             if self._file is None:
-                rank, size = _place()
+                rank, size = place_of_process()
                 self._file = Path(self.order.folder) / f"{rank}-{os.getpid()}{SUFFIX}"
                 self._waiting.insert(0, Header(rank, size, os.getpid(), time.time(), _script(), environment()))
             with self._file.open("ab") as stream:
@@ -146,7 +146,7 @@ class Session:
                     alive.touch()
                 if not answered and (folder / ASK).exists():
                     answered = True
-                    rank, _ = _place()
+                    rank, _ = place_of_process()
                     (folder / f"{rank}-{pid}{STACKS}").write_text(json.dumps(_where()), "utf-8")
             time.sleep(PULSE)
 
@@ -202,7 +202,7 @@ def whole_life(session: Session) -> None:
     atexit.register(lambda: session.close() if os.getpid() == pid else None)
 
 
-def _place() -> tuple[int, int]:
+def place_of_process() -> tuple[int, int]:
     """Rank and world size: the process group's where there is one, else the launcher's."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()

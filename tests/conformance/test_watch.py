@@ -4,6 +4,9 @@ By hand: with n labels in a cell, P = 2 ranks and K = 3, a mean of means gives 1
 labels 1/(P·n_r), the global token mean 1/N; a last window of one microstep that is divided by K has 1/(P·K·n).
 """
 
+import json
+import os
+import subprocess
 import sys
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -13,19 +16,26 @@ import pytest
 
 from samestep import watch
 from samestep.experiments.conformance import lab
+from samestep.experiments.registry import ROOT
 from samestep.experiments.watch import Report
 from samestep.experiments.watch.telling.report import UpdateReport
 
 HERE = Path(__file__).parent / "watched"
+Rows = list[list[int]]
+"""n of every cell, a row for each rank."""
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
 
-@cache
-def watched(package: str, *arguments: str, launched: bool = True) -> Report:
+def installed(package: str) -> None:
     try:
         version(package)
     except PackageNotFoundError:
         pytest.skip(f"{package} is not installed: pip install -e '.[conformance]'")
+
+
+@cache
+def watched(package: str, *arguments: str, launched: bool = True) -> Report:
+    installed(package)
     command = [*TORCHRUN] if launched else [sys.executable]
     report = watch(*command, str(HERE / arguments[0]), *arguments[1:], updates=3, timeout=600)
     assert report.verdict != "error", report
@@ -36,16 +46,20 @@ def weights(update: UpdateReport) -> list[float]:
     return [cell.weight or 0.0 for rank in update.cells for cell in rank]
 
 
-def mean_of_means(update: UpdateReport) -> list[float]:
-    return [1 / (2 * 3 * cell.n) for rank in update.cells for cell in rank]
+def mean_of_means(rows: Rows) -> list[float]:
+    return [1 / (2 * 3 * n) for rank in rows for n in rank]
 
 
-def rank_means(update: UpdateReport) -> list[float]:
-    return [1 / (2 * sum(each.n for each in rank)) for rank in update.cells for cell in rank]
+def rank_means(rows: Rows) -> list[float]:
+    return [1 / (2 * sum(rank)) for rank in rows for _ in rank]
 
 
-def global_mean(update: UpdateReport) -> list[float]:
-    return [1 / update.N for rank in update.cells for _ in rank]
+def global_mean(rows: Rows) -> list[float]:
+    return [1 / sum(map(sum, rows)) for rank in rows for _ in rank]
+
+
+def counts(update: UpdateReport) -> Rows:
+    return [[cell.n for cell in rank] for rank in update.cells]
 
 
 RUNS = {
@@ -68,7 +82,7 @@ def test_every_update_of_a_framework_has_the_weights_that_are_found_by_hand(name
     report = watched(*arguments)
     assert len(report.updates) == (2 if "deepspeed" in name else 3)
     for update in report.updates:
-        assert weights(update) == pytest.approx(rule(update), rel=tolerance), report
+        assert weights(update) == pytest.approx(rule(counts(update)), rel=tolerance), report
 
 
 def test_lightning_makes_its_second_rank_itself_and_a_mean_of_means() -> None:
@@ -76,7 +90,7 @@ def test_lightning_makes_its_second_rank_itself_and_a_mean_of_means() -> None:
     assert len(report.updates) == 3
     for update in report.updates:
         assert update.processes == 2
-        assert weights(update) == pytest.approx(mean_of_means(update), rel=1e-6), report
+        assert weights(update) == pytest.approx(mean_of_means(counts(update)), rel=1e-6), report
 
 
 def test_a_tail_of_accelerate_is_a_third_of_what_it_should_be() -> None:
@@ -96,7 +110,33 @@ def test_a_script_that_makes_its_own_ranks_is_watched_with_its_arguments() -> No
     assert len(report.updates) == 2
     for update in report.updates:
         assert update.processes == 2
-        assert weights(update) == pytest.approx(rank_means(update), rel=1e-6), report
+        assert weights(update) == pytest.approx(rank_means(counts(update)), rel=1e-6), report
+
+
+CALLBACKS = {
+    "accelerate": ("accelerate", "callback_accelerate.py", (), mean_of_means),
+    "trainer": ("transformers", "callback_trainer.py", ("on",), global_mean),
+    "trainer, average off": ("transformers", "callback_trainer.py", ("off",), rank_means),
+    "lightning": ("lightning", "callback_lightning.py", (), mean_of_means),
+}
+
+
+@pytest.mark.parametrize("name", CALLBACKS)
+def test_a_callback_in_a_script_that_somebody_else_starts_sees_every_rank(name: str, tmp_path: Path) -> None:
+    package, script, arguments, rule = CALLBACKS[name]
+    installed(package)
+    place = tmp_path / "report.json"
+    launched = [] if package == "lightning" else TORCHRUN[1:]
+    command = [sys.executable, *launched, str(HERE / script), str(place), *arguments]
+    variables = {**os.environ, "PYTHONPATH": str(ROOT / ".src"), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    updates = json.loads(place.read_text("utf-8"))["updates"]
+    assert [update["processes"] for update in updates] == [2, 2, 2]
+    for update in updates:
+        rows = [[cell["n"] for cell in rank] for rank in update["cells"]]
+        found = [cell["weight"] for rank in update["cells"] for cell in rank]
+        assert found == pytest.approx(rule(rows), rel=1e-6), update
 
 
 PUBLIC = {
@@ -115,7 +155,7 @@ def test_loops_of_public_training_scripts_get_the_weights_that_are_found_by_hand
     report = watched("torch", *arguments, launched=name != "minGPT")
     assert len(report.updates) >= 2
     for update in report.updates:
-        assert weights(update) == pytest.approx(rule(update), rel=1e-6), report
+        assert weights(update) == pytest.approx(rule(counts(update)), rel=1e-6), report
         assert update.cause == cause, report
 
 

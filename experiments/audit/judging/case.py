@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from samestep.experiments.audit.judging import compare, scales
+from samestep.experiments.audit.judging import compare, precision, scales
 from samestep.experiments.audit.running.plans import Plan
 from samestep.experiments.audit.running.trace import Trace
 from samestep.experiments.audit.running.variations import Cell, Variations
@@ -65,6 +65,14 @@ class Case:
     def near(self) -> float:
         """Relative residual below which two gradients are proportional, and factors equal; more in coarser types."""
         return max(1e-9, COARSE * self.atol)
+
+    def goes_through(self, kind: str) -> bool:
+        """Whether something was seen that is as coarse as this type: in the reference, a hook, or a collective."""
+        if any(trace.hooks for trace in self.ranks):
+            return True
+        seen = {kind for trace in self.ranks for kind in trace.types} | ({self.coarsest} if self.coarsest else set())
+        units = precision.UNITS
+        return any(units.get(each, 0.0) >= units[kind] for each in seen)
 
     @property
     def blurred(self) -> bool:

@@ -14,6 +14,7 @@ from samestep.experiments.audit.judging.gradients import explain_gradient, which
 from samestep.experiments.audit.judging.lints import clipped_scaled
 from samestep.experiments.audit.judging.replicas import changed_settings, explain_replicas
 from samestep.experiments.audit.judging.shards import update_on_shards
+from samestep.experiments.audit.running.trace import Trace
 from samestep.experiments.audit.telling.report import Finding
 from samestep.experiments.audit.telling.wording import OWN_NORMS, OWN_VALUES, finding, listing, number, numbers, unknown
 
@@ -64,6 +65,8 @@ def _repeated(repeated: Sequence[tuple[int, float]]) -> tuple[Text, ...]:
 def explain_events(case: Case) -> Finding | None:
     """Causes that show in the order of things."""
     expected = case.reference
+    if late := _backward_after_the_step(case):
+        return late
     steps = max(trace.steps for trace in case.ranks)
     if steps > max(expected.steps, 1) and min(trace.steps for trace in case.ranks) == steps:
         return finding(case, "step_inside_window", steps=steps, expected=expected.steps)
@@ -77,6 +80,31 @@ def explain_events(case: Case) -> Finding | None:
     if scaled is not None and scaled.loss_scale not in (None, 1.0) and not shared:
         return finding(case, "clip_before_unscale", scale=scaled.loss_scale)
     return None
+
+
+def _backward_after_the_step(case: Case) -> Finding | None:
+    """Microbatches whose backward comes when the step is over: nothing steps with what they add."""
+    if _late(case.reference) or not all(_late(trace) for trace in case.ranks):
+        return None
+    cells = [call for trace in case.ranks for call in trace.calls[-_late(trace) :]]
+    which: Text = {"en": "those of the last microbatches", "zh": "最后几个微批次的样本"}
+    if all(cell is not None for cell in cells):
+        which = which_samples(sorted(sample for cell in cells for sample in cell or ()))
+    return finding(case, "dropped_microbatch", which=which, evidence=(AFTER_THE_STEP,))
+
+
+AFTER_THE_STEP: Text = {
+    "en": "Their backward comes after optimizer.step(): what it adds is lost, or left for the next update.",
+    "zh": "它们的反向在 optimizer.step() 之后：所加的梯度不是丢失，就是留给了下一次更新。",
+}
+
+
+def _late(trace: Trace) -> int:
+    """How many backwards come after the last step; 0 where there is no step."""
+    if not trace.steps:
+        return 0
+    last = len(trace.events) - 1 - trace.events[::-1].index("step")
+    return trace.events[last:].count("backward")
 
 
 def _norm(case: Case) -> Finding:
@@ -144,7 +172,7 @@ def _clipped(case: Case) -> Finding:
             usual={"en": "the gradient is scaled after the clip or the norm", "zh": "梯度在裁剪或求范数之后又被缩放"},
         )
     carried = precision.carried_in(expected, found, parameters.residual(expected, found))
-    if carried:
+    if carried and (case.goes_through(carried) or precision.is_exactly(found, carried)):
         return finding(case, "precision", type=carried, residual=parameters.residual(expected, found))
     return unknown(
         case,

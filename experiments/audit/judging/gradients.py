@@ -8,7 +8,7 @@ from samestep.app.evidence.bags import Text
 from samestep.experiments.audit.judging import parameters, precision, reweighting, scales
 from samestep.experiments.audit.judging.case import Case, padded
 from samestep.experiments.audit.judging.compare import SMALL, Difference
-from samestep.experiments.audit.judging.constants import penalty_in_gradient
+from samestep.experiments.audit.judging.constants import moved_inside, penalty_in_gradient
 from samestep.experiments.audit.judging.crossterms import explain_cross_terms, has_no_cross_terms
 from samestep.experiments.audit.judging.hidden_clips import clipped_by_rank, clipped_by_shard
 from samestep.experiments.audit.judging.measured import explain_measured
@@ -17,7 +17,7 @@ from samestep.experiments.audit.judging.terms import explain_terms
 from samestep.experiments.audit.running.handmade import clipped_before_division, clipped_by_hand, lost_in_reduction
 from samestep.experiments.audit.running.variations import Cell
 from samestep.experiments.audit.running.vectors import Array
-from samestep.experiments.audit.telling import causes
+from samestep.experiments.audit.telling import factors
 from samestep.experiments.audit.telling.report import Finding, Weights
 from samestep.experiments.audit.telling.wording import finding, listing, number, unknown
 
@@ -52,7 +52,9 @@ def explain_gradient(case: Case, found: Found) -> Finding:
     reasons: tuple[Callable[[], Finding | None], ...] = (
         lambda: _reweighted(case),
         lambda: partly_scaled(case),
+        lambda: _partly_reweighted(case),
         lambda: clipped_by_shard(case),
+        lambda: moved_inside(case),
         lambda: _rounded(case, BELOW_CROSS_TERMS),
         lambda: explain_terms(case),
         lambda: penalty_in_gradient(case),
@@ -84,14 +86,6 @@ def _not_finite(case: Case, which: str) -> Finding:
 
 
 def _limits_met(case: Case) -> tuple[Text, ...]:
-    if any(trace.moved_inside for trace in case.ranks):
-        return (
-            {
-                "en": "Parameters are changed in place between the backwards of one update: later microbatches see "
-                "others.",
-                "zh": "一次更新的各次反向之间，参数被就地改动：之后的微批次看到的是另一组参数。",
-            },
-        )
     if case.blurred:
         return (
             {
@@ -115,7 +109,7 @@ def scaled(case: Case, factor: float) -> Finding:
         names=named.names,
         evidence=evidence,
         factor=f"{named.name} = {number(factor)}" if named.names else number(factor),
-        usual=causes.usual(named.name),
+        usual=factors.usual(named.name),
     )
 
 
@@ -205,6 +199,35 @@ def _reweighted(case: Case) -> Finding | None:
     return None
 
 
+def _partly_reweighted(case: Case) -> Finding | None:
+    """Some parameters are right, and the others consist of the cells with other weights: another part is reduced."""
+    got, expected = case.gradient, case.reference.gradient
+    assert got is not None
+    if case.variations is None or case.blurred:
+        return None
+    rows = parameters.table(expected, got, case.atol * max(expected.scale, SMALL), case.near)
+    wrong = [row.name for row in rows if row.status not in ("same", "zero")]
+    if not any(row.status == "same" for row in rows) or any(name not in got for name in wrong):
+        return None
+    table = padded(case.cells)
+    cells = [cell for row in table for cell in row]
+    columns = [case.basis(cell) for cell in cells]
+    span = Span([column and column.only(wrong) for column in columns])
+    right = np.array([case.count(cell) for cell in cells]) / (case.weight or 1.0)
+    fits = reweighting.fitting(case.near)
+    if not span.unique or span.against(expected.only(wrong)).residual(right) >= fits:
+        return None
+    counts = np.array([float(len(cell)) for cell in cells])
+    rule = reweighting.explain(span.against(got.only(wrong)), right, counts, case.processes, fits)
+    if rule is None or rule.pattern == "unknown":
+        return None
+    only: Text = {
+        "en": f"Only in the gradient of {listing(wrong)}; of all others it is right.",
+        "zh": f"只在 {listing(wrong)} 的梯度里；其余都正确。",
+    }
+    return _weights_finding(case, rule, right, table, (only,))
+
+
 def _by_contrast(case: Case) -> Finding | None:
     """In a coarse type: the rule that explains the gradient within its rounding, and clearly better than all others."""
     assert case.gradient is not None
@@ -230,7 +253,9 @@ def _by_contrast(case: Case) -> Finding | None:
     return _weights_finding(case, Reweighting(pattern, factor * weights, factor), right, rows)
 
 
-def _weights_finding(case: Case, rule: Reweighting, right: Array, rows: list[list[Cell]]) -> Finding:
+def _weights_finding(
+    case: Case, rule: Reweighting, right: Array, rows: list[list[Cell]], evidence: tuple[Text, ...] = ()
+) -> Finding:
     weights = Weights(_rows(rule.weights, len(rows)), _rows(right, len(rows)))
     shape = (len(rows), len(rows[0]))
     cells = [tuple(int(i) for i in np.unravel_index(cell, shape)) for cell in rule.cells]
@@ -241,12 +266,11 @@ def _weights_finding(case: Case, rule: Reweighting, right: Array, rows: list[lis
         "en": f"{places} (samples {listing(samples)})",
         "zh": f"{places}（样本 {listing(samples)}）",
     }
-    evidence: tuple[Text, ...] = ()
     names: tuple[str, ...] = ()
     if abs(rule.factor - 1) > case.apart and rule.pattern in EQUAL:
         named = case.named(rule.factor)
         names = named.names
-        evidence = (
+        evidence += (
             {"en": f"All weights are {named.name} times as large on top.", "zh": f"此外所有权重都是 {named.name} 倍。"},
         )
     if rule.pattern == "unknown":
@@ -272,5 +296,10 @@ def _rounded(case: Case, most: float = 1.0, slack: float = precision.SLACK) -> F
     got = case.gradient
     assert got is not None
     residual = parameters.residual(case.reference.gradient, got)
-    carried = precision.carried_in(case.reference.gradient, got, residual, slack) if residual < most else None
-    return finding(case, "precision", type=carried, residual=residual) if carried else None
+    carried = precision.carried_in(case.reference.gradient, got, residual, slack)
+    if carried is None:
+        return None
+    seen = residual < most and case.goes_through(carried)
+    if not seen and not precision.is_exactly(got, carried):
+        return None
+    return finding(case, "precision", type=carried, residual=residual)

@@ -1,6 +1,7 @@
 """Was a gradient carried in a smaller floating-point type on its way?"""
 
 import numpy as np
+import torch
 
 from samestep.experiments.audit.running.vectors import Array, Vectors
 
@@ -12,6 +13,15 @@ SLACK = 4.0
 """How many units the sum of a few rounded parts may be off."""
 TERMS = 16.0
 """The same where each term of the gradient was rounded, not the gradient: terms may be larger than their sum."""
+
+
+def is_exactly(found: Vectors, kind: str) -> bool:
+    """Whether every number is one of that type: something has rounded them to it, and nothing has been added since."""
+    to = getattr(torch, kind)
+    return all(
+        bool((tensor.to(to).double() == tensor).all())
+        for tensor in map(torch.from_numpy, map(found.__getitem__, found))
+    )
 
 
 def carried_in(reference: Vectors, found: Vectors, residual: float, slack: float = SLACK) -> str | None:

@@ -49,12 +49,7 @@ def _not_handed_on(case: Case) -> Finding:
         [trace.parameters for trace in case.ranks[1:]],
         case.atol * max(case.reference.parameters.scale, compare.SMALL),
     )
-    return unknown(
-        case,
-        "Each rank's optimizer steps its own part of the parameters, and the result is not handed to the others: "
-        f"{listing(apart)} differ.",
-        f"每个 rank 的优化器只更新自己那部分参数，结果没有交给其他 rank：{listing(apart)} 不同。",
-    )
+    return finding(case, "not_handed_on", which=listing(apart))
 
 
 def _changed_by_each(case: Case) -> Finding | None:

@@ -31,7 +31,8 @@ def vacuous(case: Case, first: str | None) -> Finding | None:
                 where={"en": "a batch", "zh": "该批次"},
                 moved={"en": "the parameters", "zh": "参数"},
             )
-        return _vacuous(case, "all gradients are zero or None", "所有梯度都是零或 None")
+        english, chinese = _why_silent(reference)
+        return _vacuous(case, f"all gradients are zero or None{english}", f"所有梯度都是零或 None{chinese}")
     if first is None and not _moved(reference, reference):
         if any(name not in reference.vectors["initial"] for name in reference.names):
             return _vacuous(
@@ -65,6 +66,23 @@ def _silent(trace: Trace) -> bool:
     """No gradient that is anything but zero (what is not finite is something)."""
     kept = trace.vectors.get("gradient")
     return kept is None or not any(kept.max_abs(name) != 0 for name in kept)
+
+
+def _why_silent(trace: Trace) -> tuple[str, str]:
+    """What the order of things says about it."""
+    events = trace.events
+    if "step" not in events:
+        return "", ""
+    before = events[: events.index("step")]
+    if "backward" not in before:
+        return ": the step comes before the first backward", "：step 在第一次反向之前"
+    last = len(before) - before[::-1].index("backward")
+    if "zero_grad" in before[last:]:
+        return (
+            ": zero_grad() comes between the last backward and the step",
+            "：zero_grad() 在最后一次反向与 step 之间",
+        )
+    return "", ""
 
 
 def _unreduced(case: Case) -> bool:

@@ -25,6 +25,8 @@ PLAIN = (
     "all_to_all_single",
 )
 """They return no gradient, whatever they are given."""
+INNER = ("all_gather_single", "reduce_scatter_single")
+"""What fully_shard calls by itself: no events, but the types that gradients are carried in."""
 FUNCTIONAL = (
     "all_gather_single",
     "all_gather_single_autograd",
@@ -41,6 +43,9 @@ def install(patch: Callable[[Any, str, Function], None], announced: Function, st
     """Put the patches in. `state`: where the taps say who listens; what a clip does by itself is not reported."""
     for name in PLAIN:
         patch(dist, name, functools.partial(_collective, state, moments, name))
+    for name in INNER:
+        if hasattr(dist, name):
+            patch(dist, name, functools.partial(_inner, state))
     for name in FUNCTIONAL:
         if hasattr(functional, name):
             patch(functional, name, functools.partial(announced, f"collective {name}"))
@@ -54,16 +59,25 @@ def install(patch: Callable[[Any, str, Function], None], announced: Function, st
 
 def _collective(state: Any, moments: Moments, name: str, original: Function, *args: Any, **kwargs: Any) -> Any:
     listener = state.listener
-    if listener is None or moments.clipping or state.backward_depth:
+    if listener is None or moments.clipping:
+        return original(*args, **kwargs)
+    tensors = list(_tensors((*args, *kwargs.values())))
+    listener.handed(tensors)
+    if state.backward_depth:
         return original(*args, **kwargs)
     listener.event(f"collective {name}")
-    tensors = list(_tensors((*args, *kwargs.values())))
     if torch.is_grad_enabled() and any(tensor.requires_grad and not tensor.is_leaf for tensor in tensors):
         listener.detached(name)
     work = original(*args, **kwargs)
     if work is not None and kwargs.get("async_op"):
         listener.started(work, name, tensors)
     return work
+
+
+def _inner(state: Any, original: Function, *args: Any, **kwargs: Any) -> Any:
+    if state.listener is not None:
+        state.listener.handed(list(_tensors((*args, *kwargs.values()))))
+    return original(*args, **kwargs)
 
 
 def _waited(state: Any, original: Function, work: Any, *args: Any, **kwargs: Any) -> Any:

@@ -121,7 +121,10 @@ def lost_in_reduction(case: Case) -> Finding | None:
     residual = parameters.residual(case.reference.gradient, got)
     hooks = list(dict.fromkeys(hook for trace in case.ranks for hook in trace.hooks))
     through: Text = {"en": "the reduction", "zh": "归约"}
-    if hooks:
+    computed = _computed_by_all(case)
+    if computed is not None and not compare.vectors(expected, computed, case.atol).there:
+        through = {"en": "what the step does to it after the reduction", "zh": "归约之后这一步对梯度的处理"}
+    elif hooks:
         through = {"en": f"the hook {listing(hooks)}", "zh": f"钩子 {listing(hooks)}"}
     return finding(case, "lossy_reduction", through=through, residual=residual, wrong=listing(wrong))
 

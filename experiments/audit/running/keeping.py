@@ -32,8 +32,9 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def numbers(tensor: torch.Tensor) -> Array:
-    """The values in float64, gathered."""
+    """The values in float64, gathered; of complex ones both parts, along one more axis."""
     whole = full(tensor.detach()).detach()
+    whole = torch.view_as_real(whole.resolve_conj()) if whole.is_complex() else whole
     return cast(Array, (whole.to_dense() if whole.is_sparse else whole).to("cpu", torch.float64).numpy())
 
 

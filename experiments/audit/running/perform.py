@@ -146,9 +146,15 @@ def _placed(model: nn.Module, variation: Variation) -> None:
             known: Vectors | dict[str, Array] = variation.begin.vectors.get(kind, {})
             for name in known:
                 if name in there:
-                    there[name].copy_(torch.from_numpy(known[name]))
+                    _real(there[name]).copy_(torch.from_numpy(known[name]))
     for name, change in (variation.move or {}).items():
-        parameters[name].add_(torch.from_numpy(change).to(parameters[name].dtype))
+        real = _real(parameters[name])
+        real.add_(torch.from_numpy(change).to(real.dtype))
+
+
+def _real(tensor: torch.Tensor) -> torch.Tensor:
+    """The numbers of a tensor as they are kept: a view of both parts of a complex one."""
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 def _run(recorder: Recorder, step: Callable[[], None]) -> None:

@@ -21,6 +21,7 @@ from samestep.experiments.audit.running.context import Context, Data
 from samestep.experiments.taps import sites
 
 REQUIRED = ("build", "data", "step")
+COMPLEX = {torch.float64: torch.complex128, torch.float32: torch.complex64}
 
 Step = Callable[..., object]
 
@@ -105,7 +106,7 @@ class ReaderFile:
             isinstance(made, tuple) and len(made) >= 2 and isinstance(made[0], nn.Module) and _optimizers_in(made[1])
         ):
             raise ReaderError(f"build() must return (model, optimizer), it returned {_described(made)}")
-        made[0].to(self.dtype)
+        made[0]._apply(self._converted)  # type: ignore[no-untyped-call]
         return made
 
     def built(self) -> Built:
@@ -129,6 +130,9 @@ class ReaderFile:
         return {name: self._converted(tensor.detach()) for name, tensor in given.items()}
 
     def _converted(self, tensor: torch.Tensor) -> torch.Tensor:
+        """In the audit's type; a complex one keeps both of its parts."""
+        if tensor.is_complex():
+            return tensor.to(COMPLEX.get(self.dtype, tensor.dtype))
         return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
 
     def weights(self, data: Data) -> list[float]:

@@ -152,8 +152,11 @@ class Recorder:
     def backward_begins(self) -> None:
         self._another_update()
         versions = {name: parameter._version for name, parameter in self.named_parameters().items()}
-        if self._window_open:
-            self.trace.moved_inside |= any(self._versions.get(name, now) != now for name, now in versions.items())
+        changed = [name for name, now in versions.items() if self._versions.get(name, now) != now]
+        move = self._contributions.moved(self.named_parameters(), changed) if self._contributions else None
+        if self._window_open and changed:
+            self.trace.moved_inside = True
+            self.trace.moves += [move] if move else []
         self._versions = versions
         if not self._window_open:
             gradients = {name: p.grad for name, p in self.named_parameters().items() if p.grad is not None}
@@ -201,6 +204,7 @@ class Recorder:
             if parameter.grad is not None and not parameter.grad.is_sparse
         }
         if self._contributions and (caught := list(self._contributions.take(self.named_parameters()))):
+            self.trace.types |= self._contributions.types
             self._keeper.keep(PART.format(self.trace.parts), caught)
             self.trace.parts += 1
 
@@ -261,10 +265,17 @@ class Recorder:
         self._limit("dropout", where)
 
     def averaged(self, copy: nn.Module) -> None:
-        self._averages[f"average{len(self._averages)}"] = copy
+        if not any(copy is each for each in (*self._averages.values(), *self.built.others)):
+            self._averages[f"average{len(self._averages)}"] = copy
 
     def detached(self, collective: str) -> None:
         self.trace.detached[collective] = self._sites.here() or ""
+
+    def handed(self, tensors: list[torch.Tensor]) -> None:
+        """A collective was given these."""
+        self.trace.types |= {
+            str(tensor.dtype).removeprefix("torch.") for tensor in tensors if tensor.is_floating_point()
+        }
 
     def started(self, work: Any, collective: str, tensors: list[torch.Tensor]) -> None:
         self._works.started(work, collective, tensors)

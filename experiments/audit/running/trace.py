@@ -51,6 +51,17 @@ class Clip:
     norm: float | None = None
 
 
+@dataclass(frozen=True)
+class Move:
+    """Parameters that were changed in place between two backwards of an update.
+
+    factor   what all of them were multiplied by; None where it was something else
+    """
+
+    names: tuple[str, ...]
+    factor: float | None
+
+
 @dataclass
 class Trace:
     """One rank's record of one update. `vectors` is filled from disk by `load`.
@@ -68,6 +79,8 @@ class Trace:
     sites         file and line of the last backward, clip, step … in the reader's folder
     settings      numbers that rule the next update: learning rates and other options of every group, a scaler's scale
     moved_inside  parameters were changed in place between two backwards of the update
+    moves         how, where parameters are few enough to be kept
+    types         floating-point types that were handed to collectives, or came out of a backward
     stored        the coarsest type of the parameters
     repeated      ctx.note names that were noted more than once, with how often
     detached      collectives that were given a tensor with a gradient and return one without
@@ -102,6 +115,8 @@ class Trace:
     hooks: list[str] = field(default_factory=list)
     stored: str = ""
     moved_inside: bool = False
+    moves: list[Move] = field(default_factory=list)
+    types: set[str] = field(default_factory=set)
     names: list[str] = field(default_factory=list)
     sites: dict[str, str] = field(default_factory=dict)
     repeated: dict[str, int] = field(default_factory=dict)

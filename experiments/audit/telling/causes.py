@@ -71,6 +71,16 @@ CAUSES: dict[str, Cause] = {
         "two-process-verification#sec-order",
         "gradient_scaling",
     ),
+    "not_handed_on": Cause(
+        {
+            "en": "Each rank's optimizer steps its own part of the parameters, and the result is not handed to the "
+            "others: {which} differ. Broadcast every part from the rank that steps it.",
+            "zh": "每个 rank 的优化器只更新自己那部分参数，结果没有交给其他 rank：{which} 不同。"
+            "每一部分都应由更新它的 rank 广播出去。",
+        },
+        "sharding#sec-local",
+        "clip_ownership?scheme=per_rank",
+    ),
     "detached_remote": Cause(
         {
             "en": "The losses are right, but {wrong} get only a part of their gradient: what was gathered carries none "
@@ -319,73 +329,6 @@ CAUSES: dict[str, Cause] = {
         "ratio_fingerprint?P={P}&K={K}",
     ),
 }
-
-USUAL: dict[str, Text] = {
-    "P": {
-        "en": "one P too many: P·S/N and a reduction that sums, or a local mean times P and one that averages",
-        "zh": "多了一个 P：用了 P·S/N 而归约求和，或局部均值乘了 P 而归约取平均",
-    },
-    "1/P": {
-        "en": "the loss is divided by the global count, and the reduction averages on top; multiply the loss by P",
-        "zh": "loss 已除以全局计数，归约又取了一次平均；应把 loss 乘以 P",
-    },
-    "K": {
-        "en": "the losses of the microbatches are added up and not divided by K",
-        "zh": "各微批次的 loss 相加后没有除以 K",
-    },
-    "1/K": {
-        "en": "the loss is divided by the global count, and by the number of microbatches on top",
-        "zh": "loss 已除以全局计数，又除了一次微批次数",
-    },
-    "P*K": {
-        "en": "both sums, over ranks and microbatches, and no division",
-        "zh": "对 rank 与微批次都求了和，却没有除",
-    },
-    "1/(P*K)": {
-        "en": "divided by the global count, and by P and K on top",
-        "zh": "已除以全局计数，又除了 P 和 K",
-    },
-    "N": {"en": "a summed loss and a summing reduction", "zh": "loss 求和，归约也求和"},
-    "1/N": {"en": "the division by the global count happens twice", "zh": "除以全局计数做了两次"},
-    "N/P": {
-        "en": "a summed loss that an averaging reduction divides by P alone",
-        "zh": "loss 求和，平均归约只除以了 P",
-    },
-    "N/K": {"en": "a summed loss that is divided by K alone", "zh": "loss 求和，只除以了 K"},
-    "N/(P*K)": {
-        "en": "a summed loss divided by the numbers of ranks and microbatches, not by the count",
-        "zh": "loss 求和，除以的是 rank 数与微批次数，而不是计数",
-    },
-    "P^2": {
-        "en": "two P too many: a local mean times P, and a reduction that sums",
-        "zh": "多了两个 P：局部均值乘了 P，归约又是求和",
-    },
-    "1/P^2": {"en": "averaged over the ranks twice", "zh": "对 rank 取了两次平均"},
-    "sqrt(P)": {
-        "en": "a learning-rate rule in the wrong place, or a norm that misses all but one rank",
-        "zh": "把学习率规则用错了地方，或范数只算了一个 rank",
-    },
-    "1/sqrt(P)": {
-        "en": "a hand-written clip whose norm counts every parameter once per rank makes this",
-        "zh": "手写裁剪的范数把每个参数按 rank 各计一次，就会这样",
-    },
-    "S": {"en": "the loss scale was never taken out", "zh": "loss scale 没有除掉"},
-    "1/S": {"en": "the loss scale was taken out without having been put in", "zh": "没乘 loss scale 却除了它"},
-}
-"""What usually makes a factor."""
-
-NO_USUAL: Text = {"en": "look for a division that is missing or made twice", "zh": "请查找漏掉或多做的一次除法"}
-
-
-def usual(name: str) -> Text:
-    """What usually makes this factor."""
-    if "T(" in name:
-        return {
-            "en": "a count includes padding or ignored positions: it takes the number of elements, T, for that of "
-            "valid tokens",
-            "zh": "计数包含了填充或被忽略的位置：把元素个数 T 当成了有效 token 数",
-        }
-    return USUAL.get(name, NO_USUAL)
 
 
 def say(code: str, **found: object) -> Text:

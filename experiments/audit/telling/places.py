@@ -17,6 +17,7 @@ EVENTS: dict[str, tuple[str, ...]] = {
     "duplicated_samples": ("backward",),
     "not_reduced": ("collective all_reduce", "backward", "step"),
     "reduced_repeatedly": ("collective all_reduce",),
+    "not_handed_on": ("step",),
     "parameters_averaged": ("step",),
     "parts_alone": ("backward",),
     "missing_negatives": ("backward",),

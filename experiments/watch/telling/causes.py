@@ -160,6 +160,12 @@ REFUSALS: dict[str, Text] = {
         "en": "The model runs in pipeline stages: only the last one sees the loss. Not supported.",
         "zh": "模型按流水线分级运行：只有最后一级能看到 loss。不支持。",
     },
+    "context_parallel": {
+        "en": "Sequences are cut over the ranks (context_parallel), and attention hands gradients from one to the "
+        "other: no backward of a rank belongs to its own tokens alone. Not supported.",
+        "zh": "序列被切分到各 rank（context_parallel），注意力在它们之间传递梯度：一个 rank 的反向不只属于它自己的 "
+        "token。不支持。",
+    },
     "lbfgs": {
         "en": "LBFGS evaluates its closure several times a step: no single gradient is stepped with. Not supported.",
         "zh": "LBFGS 每步多次求值闭包：没有单独一个用于更新的梯度。不支持。",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from samestep.app.evidence.bags import Text
-from samestep.experiments.audit.telling.causes import NO_USUAL, USUAL
+from samestep.experiments.audit.telling.factors import NO_USUAL, USUAL
 from samestep.experiments.watch.joined import weighing
 from samestep.experiments.watch.joined.evidence import Evidence
 from samestep.experiments.watch.joined.weighing import Tokens

@@ -77,3 +77,17 @@ def test_whose_samples_never_arrive_is_said(reports: dict[str, Report]) -> None:
 def test_nothing_is_said_of_a_wrapper_that_is_not_there(reports: dict[str, Report]) -> None:
     for name in ("a3_hsdp", "x05_tp_no_bwd_reduce"):
         assert "DistributedDataParallel" not in str(reports[name])
+
+
+def test_a_fault_of_some_tensors_names_them_and_whose_samples_are_missing(reports: dict[str, Report]) -> None:
+    text = str(reports["n04_norm_of_rank_0"])
+    assert "rank 1, microbatch 0" in text
+    assert "Only in the gradient of norm.weight, norm.bias" in text
+
+
+def test_what_parameters_are_multiplied_by_between_two_backwards_is_said(reports: dict[str, Report]) -> None:
+    assert "multiplied by 0.99, 2 times" in str(reports["n01_decay_inside"])
+
+
+def test_samples_whose_backward_comes_too_late_are_named(reports: dict[str, Report]) -> None:
+    assert "sample 8, 9, 10, 11, 12, 23" in str(reports["n05_backward_after_step"])

@@ -1,8 +1,10 @@
 """The command line on real scripts: what it starts, how it ends, and what it says when something goes wrong."""
 
 import json
+import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,6 +15,7 @@ import pytest
 
 from samestep import watch
 from samestep.experiments.watch.command import EXAMPLES, examples
+from samestep.experiments.watch.rank import common_folder
 from samestep.experiments.watch.settings import Settings, SettingsError
 from tests.experiments.watch.conftest import HERE, environment
 
@@ -160,3 +163,20 @@ def test_settings_are_checked_in_python_too() -> None:
     with pytest.raises(SettingsError, match="objective must be one of"):
         watch("train.py", objective="words")
     assert Settings().updates == 2
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_rank_and_one_that_it_has_started_itself_agree_on_a_folder(
+    first: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Lightning's first rank starts the others: what is the parent of one is the other itself."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    parents, found = {0: 11, 1: os.getpid()}, {}
+    for rank in (first, 1 - first):
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setattr(os, "getppid", lambda rank=rank: parents[rank])
+        found[rank] = common_folder()
+        found[rank].mkdir(parents=True, exist_ok=True)
+    assert found[0].samefile(found[1])

@@ -236,7 +236,9 @@ def test_weights_of_both_signs_have_no_share(loops: Loops) -> None:
     assert "both signs" in report.sentence["en"]
 
 
-@pytest.mark.parametrize("code", ["fsdp1", "optimizer_in_backward", "tensor_parallel", "lbfgs"])
+@pytest.mark.parametrize(
+    "code", ["fsdp1", "optimizer_in_backward", "tensor_parallel", "pipeline", "context_parallel", "lbfgs"]
+)
 def test_what_is_not_supported_is_said_before_any_number(loops: Loops, code: str) -> None:
     name = {"optimizer_in_backward": "refused_in_backward"}.get(code, f"refused_{code}")
     report = loops.report(name)

@@ -598,3 +598,37 @@ def refused_fsdp1(rank: int) -> list[Tensor]:
         optimizer.step()
         optimizer.zero_grad()
     return parameters(model)
+
+
+@loop
+def refused_pipeline(rank: int) -> list[Tensor]:
+    from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
+    whole: Any = seeded()
+    halves = (nn.Sequential(whole.embedding, whole.blocks[0]), nn.Sequential(whole.blocks[1], whole.head))
+    stage = PipelineStage(halves[rank], rank, 2, torch.device("cpu"))
+    schedule = ScheduleGPipe(stage, 2, loss_fn=mean)
+    optimizer = adam(halves[rank])
+    for batches in windows(0):
+        tokens, labels = batches[0]
+        schedule.step(*(() if rank else (tokens,)), target=labels if rank else None)
+        optimizer.step()
+        optimizer.zero_grad()
+    return parameters(halves[rank])
+
+
+@loop
+def refused_context_parallel(rank: int) -> list[Tensor]:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.experimental import context_parallel
+
+    mesh = init_device_mesh("cpu", (2,))
+    model = DistributedDataParallel(seeded())
+    optimizer = adam(model)
+    for batches in windows(0):
+        tokens, labels = (each.clone() for each in batches[0])
+        with context_parallel(mesh, buffers=[tokens, labels], buffer_seq_dims=[1, 1]):
+            (total(model(tokens), labels) * 2 / 14).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return parameters(model)
