@@ -42,10 +42,10 @@ def cases(kind: str | None = None) -> dict[str, Body]:
     return {case["id"]: case for case in listed if kind in (None, case["kind"])}
 
 
-def instrument_cases(name: str) -> list[Body]:
-    """The worked cases of one of the later instruments, whose file says the calculator and posts bodies as they are."""
-    listed = json.loads(INSTRUMENT_CASE_FILE.read_text("utf-8"))["cases"]
-    return [case for case in listed if case["instrument"] == name]
+def instrument_cases() -> list[Body]:
+    """The worked cases of the later instruments, whose file says the calculator and posts bodies as they are."""
+    listed: list[Body] = json.loads(INSTRUMENT_CASE_FILE.read_text("utf-8"))["cases"]
+    return listed
 
 
 class Asked:

@@ -9,17 +9,11 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from tests.kit import Answer, Asked, Body, Program, agrees, instrument_cases
+from tests.kit import Answer, Asked, Body, Program
 
 asked = Asked("loss_terms")
 answer, view, refusal, view_refusal = asked.answer, asked.view, asked.refusal, asked.view_refusal
-CASES = instrument_cases("loss_terms")
 Tensor = torch.Tensor
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
-def test_the_worked_case_is_met_at_its_tolerance(case: Body) -> None:
-    agrees(answer(case["inputs"]), case["expected"], **case["tolerance"])
 
 
 # --- an independent run: every unit's loss is a leaf; DDP's mean is what divides by P

@@ -13,17 +13,11 @@ from torch.distributed.pipelining.schedules import Schedule1F1B, ScheduleGPipe
 from torch.distributed.pipelining.stage import PipelineStage
 
 from samestep.app.calculators.pipeline_schedule.timing import BACKWARD_SLOTS, bubble, in_flight, order, slots
-from tests.kit import Asked, Body, Program, agrees, instrument_cases, quarters
+from tests.kit import Asked, Body, Program, quarters
 
 asked = Asked("pipeline_schedule")
 answer, view, refusal, view_refusal = asked.answer, asked.view, asked.refusal, asked.view_refusal
-CASES = instrument_cases("pipeline_schedule")
 Tensor = torch.Tensor
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
-def test_the_worked_case_is_met_at_its_tolerance(case: Body) -> None:
-    agrees(answer(case["inputs"]), case["expected"], **case["tolerance"])
 
 
 # --- weights

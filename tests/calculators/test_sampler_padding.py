@@ -12,7 +12,7 @@ from torch.utils.data import BatchSampler, DistributedSampler
 from samestep.app.calculators.sampler_padding import Inputs, present
 from samestep.app.calculators.sampler_padding.distributed_sampler import order
 from samestep.app.contract.limits import MAX_EXACT_CELLS, MAX_LISTED_CELLS
-from tests.kit import Asked, Body, Program, agrees, cases, instrument_cases, quarters
+from tests.kit import Asked, Body, Program, agrees, cases, quarters
 
 asked = Asked("sampler_padding")
 answer, view, refusal = asked.answer, asked.view, asked.refusal
@@ -39,9 +39,7 @@ def dealt_by_torch(body: Body, drop_last: bool) -> list[list[int]]:
     return ranks
 
 
-@pytest.mark.parametrize(
-    "case", [*cases("sampler").values(), *instrument_cases("sampler_padding")], ids=lambda case: case["id"]
-)
+@pytest.mark.parametrize("case", cases("sampler").values(), ids=lambda case: case["id"])
 def test_the_worked_case_is_met_at_its_tolerance(case: Body) -> None:
     agrees(answer(case["inputs"]), case["expected"], **case["tolerance"])
 
