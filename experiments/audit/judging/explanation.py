@@ -14,6 +14,7 @@ from samestep.experiments.audit.judging.gradients import explain_gradient, which
 from samestep.experiments.audit.judging.lints import clipped_scaled
 from samestep.experiments.audit.judging.replicas import changed_settings, explain_replicas
 from samestep.experiments.audit.judging.shards import update_on_shards
+from samestep.experiments.audit.running.handmade import of_parts
 from samestep.experiments.audit.running.trace import Trace
 from samestep.experiments.audit.telling.report import Finding
 from samestep.experiments.audit.telling.wording import OWN_NORMS, OWN_VALUES, finding, listing, number, numbers, unknown
@@ -117,6 +118,8 @@ def _norm(case: Case) -> Finding:
         sharded = not compare.replicas(case.ranks, "gradient", case.atol).there
         fault = norms.explain(expected[-1], found, case.reference.gradient, sharded)
     if fault is None:
+        if of_parts(case, found[0]):
+            return unknown(case, *OF_PARTS, evidence=(OF_PARTS_HOW,))
         factor = case.named(found[0] / expected[-1]) if expected[-1] else None
         named = f" ({factor.name}×)" if factor and factor.names else ""
         return unknown(
@@ -142,6 +145,16 @@ def _norm(case: Case) -> Finding:
     return finding(
         case, fault.cause, how=OWN_NORMS, norms=numbers(found), expected=number(expected[-1]), norm_rows=_rows(found)
     )
+
+
+OF_PARTS = (
+    "The gradient is right; its norm is the root of the sum of the squares of what each rank had before the sum.",
+    "梯度正确；但它的范数是各 rank 求和之前各自梯度平方和的根。",
+)
+OF_PARTS_HOW: Text = {
+    "en": "The ranks' gradients are summands of one gradient, not shards of it: take the norm after they are reduced.",
+    "zh": "各 rank 的梯度是同一个梯度的加数，而不是它的分片：应在归约之后取范数。",
+}
 
 
 def _rows(values: Sequence[float]) -> str:

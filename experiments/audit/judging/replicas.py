@@ -113,12 +113,11 @@ def _other_optimizers(case: Case) -> Finding | None:
     for trace in case.ranks[1:]:
         changed = changed_settings(first.hyperparameters, trace.hyperparameters)
         if changed:
-            return unknown(
-                case,
-                f"The ranks step with the same gradient but other settings (rank 0 → {trace.rank}: "
-                f"{'; '.join(changed)}).",
-                f"各 rank 的梯度相同，但优化器设置不同（rank 0 → {trace.rank}：{'；'.join(changed)}）。",
-            )
+            when: Text = {
+                "en": f"steps with other settings on rank {trace.rank} than on rank 0",
+                "zh": f"在 rank {trace.rank} 上的设置与 rank 0 不同",
+            }
+            return finding(case, "settings", when=when, changed="; ".join(changed))
     states = compare.replicas(case.ranks, "optimizer_state", case.atol)
     if not states.there:
         return None

@@ -129,6 +129,17 @@ def lost_in_reduction(case: Case) -> Finding | None:
     return finding(case, "lossy_reduction", through=through, residual=residual, wrong=listing(wrong))
 
 
+def of_parts(case: Case, norm: float) -> bool:
+    """Whether this norm is √Σ_r ‖g_r‖² of what the ranks had before the reduction, or of P times that."""
+    if case.processes == 1 or not all(trace.parts for trace in case.ranks):
+        return False
+    squares = 0.0
+    for trace in case.ranks:
+        own = _total(case, contributions([trace]), f"own{trace.rank}", 1.0)
+        squares += own.norm**2
+    return any(isclose(norm, squares**0.5 / divisor, rel_tol=case.apart) for divisor in (1, case.processes))
+
+
 def contributions(ranks: Iterable[Trace]) -> list[Vectors]:
     """What every backward of every rank added, if that is known of every rank."""
     found = [[trace.vectors[PART.format(k)] for k in range(trace.parts)] for trace in ranks]

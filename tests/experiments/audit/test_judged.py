@@ -91,3 +91,7 @@ def test_what_parameters_are_multiplied_by_between_two_backwards_is_said(reports
 
 def test_samples_whose_backward_comes_too_late_are_named(reports: dict[str, Report]) -> None:
     assert "sample 8, 9, 10, 11, 12, 23" in str(reports["n05_backward_after_step"])
+
+
+def test_a_norm_of_summands_that_were_taken_for_shards_is_told(reports: dict[str, Report]) -> None:
+    assert "not shards of it" in str(reports["n11_norm_of_parts"])
