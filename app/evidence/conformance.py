@@ -22,8 +22,48 @@ from samestep.app.evidence.bags import ConformanceRow, NotMeasured, Result
 
 NAME = "conformance"
 Family = Literal["right", "wrong", "undefined"]
-RIGHT = ("global_token_mean", "full_batch", "true_norm", "no_op")
+RIGHT = ("global_token_mean", "full_batch", "true_norm", "no_op", "per_update")
 UNDEFINED = ("undefined", "aborts", "not_reported", "not_measured")
+
+
+GLYPHS: Mapping[str, str] = {
+    "global_token_mean": "●",
+    "replica_equal": "◐",
+    "microbatch_equal": "▦",
+    "micro_step_equal": "▥",
+    "sequence_mean": "≡",
+    "sequence_sum": "Σ",
+    "constant": "▭",
+    "generation_mean": "◷",
+    "dropped": "∅",
+    "leaking": "↷",
+    "other": "✱",
+    "full_batch": "◉",
+    "scaled": "×",
+    "another_direction": "∦",
+    "true_norm": "✓",
+    "wrong_norm": "✗",
+    "not_reported": "–",
+    "no_op": "○",
+    "state_only": "◌",
+    "moved": "↯",
+    "per_update": "↻",
+    "undefined": "?",
+    "aborts": "⊘",
+    "not_measured": "…",
+}
+"""One sign a verdict, so that its colour does not say it alone."""
+COUNTERS = "counters"
+_OBJECTIVES = ("S", "G", "H")
+"""Scenarios with several sequences a micro-batch, where the objectives of reinforcement learning differ."""
+
+
+def glyph(verdict: str) -> str:
+    """The signs of all rules that a verdict leaves, with the factor of the only one: `▦×P`."""
+    names = alternatives(verdict)
+    _, _, scale = verdict.partition("*") if len(names) == 1 else ("", "", "")
+    signs = "".join(dict.fromkeys(GLYPHS.get(name, "✱") for name in names))
+    return f"{signs}×{scale}" if scale else signs
 
 
 def alternatives(verdict: str) -> list[str]:
@@ -70,9 +110,27 @@ class Line:
     def id(self) -> str:
         return f"{self.framework}-{self.setting}-{self.version}".replace(".", "-").replace("_", "-")
 
+    @property
+    def released(self) -> str:
+        """The anchor of the framework in this release."""
+        return f"{self.framework}-{self.version}".replace(".", "-").replace("_", "-")
+
     def of(self, kind: str) -> dict[str, Cell]:
         """The measurements of one kind, by scenario."""
         return {scenario: cell for scenario, cell in self.cells.items() if cell.row["kind"] == kind}
+
+
+@dataclass(frozen=True)
+class Release:
+    """A framework in one version: what each of its settings did, by scenario."""
+
+    framework: str
+    version: str
+    lines: tuple[Line, ...]
+
+    def signs(self, scenario: str) -> list[tuple[Line, Cell]]:
+        """The measurements of a scenario, in the order of the settings."""
+        return [(line, line.cells[scenario]) for line in self.lines if scenario in line.cells]
 
 
 @dataclass(frozen=True)
@@ -99,6 +157,39 @@ class Matrix:
             key = row["framework"], row["setting"], row["version"]
             found.setdefault(key, {})[row["scenario"]] = Cell(f"rows.{i}", row)
         return [Line(*key, cells) for key, cells in found.items()]
+
+    def releases(self, names: Iterable[str]) -> list[Release]:
+        """Every version of these frameworks, in their order, with the settings that have a place in the overview."""
+        found: dict[tuple[str, str], list[Line]] = {}
+        for name in names:
+            for line in self.lines:
+                if line.framework == name and set(line.cells) & set(self.overview):
+                    found.setdefault((name, line.version), []).append(line)
+        return [Release(*key, tuple(lines)) for key, lines in found.items()]
+
+    @property
+    def overview(self) -> list[str]:
+        """Scenarios of the overview: neither objectives of reinforcement learning nor counters, which have tables."""
+        kinds = {row["scenario"]: row["kind"] for row in self._rows}
+        return [name for name in self.result["cases"] if name not in _OBJECTIVES and kinds.get(name) != COUNTERS]
+
+    @property
+    def objectives(self) -> list[str]:
+        return [name for name in self.result["cases"] if name in _OBJECTIVES]
+
+    def in_scenarios(self, names: Iterable[str]) -> list[Line]:
+        """Lines that were measured in one of these scenarios."""
+        wanted = set(names)
+        return [line for line in self.lines if wanted & set(line.cells)]
+
+    def history(self, framework: str) -> dict[str, list[Line]]:
+        """Settings of a framework that were measured in several releases, the oldest first."""
+        settings: dict[str, list[Line]] = {}
+        for line in self.lines:
+            if line.framework == framework:
+                settings.setdefault(line.setting, []).append(line)
+        ordered = {name: sorted(lines, key=lambda line: _release(line.version)) for name, lines in settings.items()}
+        return {name: lines for name, lines in ordered.items() if len(lines) > 1}
 
     @property
     def frameworks(self) -> list[str]:
@@ -152,6 +243,11 @@ class Matrix:
         return lines
 
 
+def _release(version: str) -> tuple[int, ...]:
+    """Parts of a version as numbers, for their order."""
+    return tuple(int(part) for part in version.split(".") if part.isdigit())
+
+
 def as_csv(lines: Iterable[Line]) -> str:
     """One row a token coefficient, or a measurement without any; blank where there is none."""
     text = io.StringIO()
@@ -192,12 +288,16 @@ class Surprise(BaseModel):
 
 
 class FrameworkText(BaseModel):
-    """What a framework's page says: its name, how to reach the global token mean, and what surprises."""
+    """What a framework's page says: its name, how to reach the global token mean, and what surprises.
+
+    `objective`: what the recipe reaches, where it is not the global token mean or the full batch's gradient.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     recipe: InBoth
+    objective: InBoth | None = None
     code: str = ""
     calculator: str = ""
     surprise: tuple[Surprise, ...] = ()
@@ -212,11 +312,22 @@ class Unmeasured(BaseModel):
     why: InBoth
 
 
+class Group(BaseModel):
+    """Frameworks that stand together in the matrix."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    title: InBoth
+    frameworks: tuple[str, ...]
+
+
 class Texts(BaseModel):
     """`content/conformance.toml`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    group: tuple[Group, ...]
+    label: Mapping[str, InBoth]
     framework: Mapping[str, FrameworkText]
     verdict: Mapping[str, InBoth]
     unmeasured: tuple[Unmeasured, ...] = ()

@@ -52,6 +52,11 @@ class Family:
 
 
 TORCH = "torch==2.13.0"
+_BESIDE_AXOLOTL = (
+    *(TORCH, "numpy==2.3.5", "numba==0.63.1", "scipy==1.16.3", "pillow==12.0.0", "einops==0.8.1"),
+    *("addict==2.4.0", "colorama==0.4.6", "python-dotenv==1.0.1"),
+)
+"""What the trainer imports of the forty packages that axolotl asks for."""
 FAMILIES: dict[str, Family] = {
     family.id: family
     for family in (
@@ -62,6 +67,42 @@ FAMILIES: dict[str, Family] = {
             megabytes=1000,
         ),
         Family("tensorflow", ("tensorflow==2.21.0", "keras==3.15.1", "numpy==2.4.6"), python="3.12", megabytes=2700),
+        Family(
+            "axolotl",
+            (
+                *("transformers==5.20.1", "accelerate==1.15.0", "trl==1.14.1", "datasets==5.0.1", "peft==0.21.2"),
+                *_BESIDE_AXOLOTL,
+            ),
+            alone=("axolotl==0.21.0",),
+        ),
+        Family(
+            "axolotl_0_19",
+            (
+                *("transformers==5.16.1", "accelerate==1.13.0", "trl==1.9.0", "datasets==4.8.4", "peft==0.20.0"),
+                *_BESIDE_AXOLOTL,
+            ),
+            alone=("axolotl==0.19.0",),
+        ),
+        Family(
+            "llama_factory",
+            (
+                *(TORCH, "numpy==2.3.5", "transformers==5.6.0", "accelerate==1.11.0", "trl==0.24.0"),
+                *("datasets==4.0.0", "peft==0.18.1", "omegaconf==2.3.0", "fire==0.7.1", "av==16.0.0"),
+                *("modelscope==1.31.0", "einops==0.8.1", "scipy==1.16.3", "pillow==12.0.0"),
+            ),
+            alone=("llamafactory==0.9.5",),
+        ),
+        Family(
+            "verl",
+            (
+                *(TORCH, "numpy==2.3.5", "transformers==5.10.4", "accelerate==1.15.0", "tensordict==0.10.0"),
+                *("codetiming==1.4.0", "hydra-core==1.3.2", "peft==0.21.2", "ray==2.55.0", "torchdata==0.11.0"),
+                *("pylatexenc==2.10", "pyvers==0.1.0", "orjson==3.11.4", "pillow==12.0.0", "pandas==2.3.3"),
+                *("dill==0.4.0", "datasets==4.8.4"),
+            ),
+            alone=("verl==0.9.1",),
+        ),
+        Family("openrlhf", (TORCH, "numpy==2.3.5", "deepspeed==0.19.8"), alone=("openrlhf==0.11.2",)),
     )
 }
 

@@ -98,8 +98,9 @@ def run(place: Path, options: Mapping[str, Json], tell: Tell) -> Result:
 
 def _subjects(options: Mapping[str, Json]) -> tuple[list[Subject], list[NotMeasured]]:
     """What will be measured, and what of it is not installed."""
-    wanted = [releases.named(each) for each in cast(list[str], options.get("version") or [])]
     asked = _asked(options)
+    versions = cast(list[str], options.get("version") or [])
+    wanted = [found for each in versions for found in releases.named(each, asked or FRAMEWORKS.values())]
     chosen: list[Subject] = []
     absent: list[NotMeasured] = []
     for framework in asked or ([] if wanted else FRAMEWORKS.values()):

@@ -9,6 +9,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from samestep.app.paths import cache_folder
@@ -19,19 +20,25 @@ class CannotMeasureError(RuntimeError):
     """Nothing of what was asked for can be measured here, or a release cannot be had, and why."""
 
 
-def named(text: str) -> tuple[Framework, Release]:
-    """The framework and release of `NAME==VERSION`, or of several such pins, the framework's first, with commas.
+def named(text: str, among: Iterable[Framework]) -> list[tuple[Framework, Release]]:
+    """The release of `NAME==VERSION`, or of several such pins, the framework's first, with commas: of every framework
+    `among` these that comes with that package.
 
-    A release that `frameworks` lists comes with the pins that it lists.
+    A release that `frameworks` lists comes with the pins that it lists; a framework that has an environment of its own
+    has no other releases. Raises CannotMeasureError where nothing does.
     """
     pins = tuple(each.strip() for each in text.split(","))
     name, _, version = pins[0].partition("==")
-    for framework in FRAMEWORKS.values():
+    found = []
+    for framework in among:
         if framework.packages[0] == name and version:
             listed = [each for each in framework.releases if each.version == version and len(pins) == 1]
-            return framework, listed[0] if listed else Release(pins)
-    known = ", ".join(f"{framework.packages[0]}==…" for framework in FRAMEWORKS.values())
-    raise CannotMeasureError(f"{text} is no release of a framework here; there are {known}")
+            if listed or not framework.family:  # beside a family's pins only what has an environment of its own
+                found.append((framework, listed[0] if listed else Release(pins)))
+    if not found:
+        known = dict.fromkeys(each.packages[0] for each in FRAMEWORKS.values())
+        raise CannotMeasureError(f"{text} is no release of a framework here; there are {', '.join(known)}")
+    return found
 
 
 def place(release: Release) -> Path:

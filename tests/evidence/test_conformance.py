@@ -3,13 +3,16 @@
 import csv
 import io
 import json
+import re
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
 from starlette.testclient import TestClient
 
 from samestep.app.evidence.bags import ConformanceRow, Library, Result
-from samestep.app.evidence.conformance import Matrix, as_csv, as_json, family, load_texts
+from samestep.app.evidence.conformance import Matrix, as_csv, as_json, family, glyph, load_texts
 from tests.kit import CONTENT, the_book
 
 TEXTS = load_texts(CONTENT)
@@ -90,16 +93,69 @@ def test_every_published_framework_and_verdict_is_declared_in_words() -> None:
     assert set(MATRIX.verdicts) <= set(TEXTS.verdict)
 
 
-@pytest.mark.parametrize("lang", LANGS)
-def test_the_matrix_shows_every_published_coefficient(client: TestClient, lang: str) -> None:
-    page = client.get(f"/{lang}/conformance").text
+@pytest.fixture(scope="module", params=LANGS)
+def pages(request: pytest.FixtureRequest, client: TestClient) -> dict[str, str]:
+    """The matrix, and the page of every framework, in one language."""
+    lang = request.param
+    there = {name: client.get(f"/{lang}/conformance/{name}").text for name in TEXTS.framework}
+    return {"": client.get(f"/{lang}/conformance").text, "lang": lang, **there}
+
+
+def test_the_pages_of_the_frameworks_show_every_published_coefficient(pages: dict[str, str]) -> None:
     for line in MATRIX.lines:
         for cell in line.of("coefficients").values():
-            for r, rank in enumerate(cell.row["coefficients"] or []):
-                for k, coefficient in enumerate(rank):
-                    shown = f'data-field="{cell.place}.coefficients.{r}.{k}"'
-                    assert shown in page
-                    assert coefficient is None or f'{shown} data-value="{coefficient!r}"' in page
+            each = cell.row["values"].get("sequences")
+            for path, value in leaves(each, "values.sequences") if each else leaves(cell.row["coefficients"]):
+                shown = f'data-field="{cell.place}.{path}"'
+                assert shown in pages[line.framework]
+                assert value is None or f'{shown} data-value="{value!r}"' in pages[line.framework]
+
+
+def leaves(value: Any, path: str = "coefficients") -> Iterator[tuple[str, float | None]]:
+    """Every number of nested lists, with its dotted path."""
+    if isinstance(value, list):
+        for i, each in enumerate(value):
+            yield from leaves(each, f"{path}.{i}")
+    else:
+        yield path, value
+
+
+def test_every_measurement_of_the_matrix_is_a_sign_that_leads_to_its_numbers(pages: dict[str, str]) -> None:
+    signs = Counter(re.findall(r'<a class="sign is-\w+" href="([^"]+)"', pages[""]))
+    wanted = {row["id"] for row in MATRIX.result["rows"] if cast(ConformanceRow, row)["kind"] != "counters"}
+    assert signs.total() == len(wanted)
+    for target in signs:
+        place, _, anchor = target.partition("#")
+        assert f'id="{anchor}"' in pages[place.rpartition("/")[2]], target
+
+
+def test_the_whole_matrix_fits_in_120_kilobytes(pages: dict[str, str]) -> None:
+    assert len(pages[""].encode()) <= 120_000
+
+
+def test_every_verdict_has_a_sign_of_its_own() -> None:
+    signs = [glyph(verdict) for verdict in TEXTS.verdict]
+    assert len(set(signs)) == len(signs) - 1  # replicas that differ have none of their own
+    assert glyph("microbatch_equal*P") == "▦×P"
+    assert glyph("replica_equal | microbatch_equal") == "◐▦"
+
+
+def test_every_framework_stands_in_one_group_and_has_its_words() -> None:
+    grouped = [name for group in TEXTS.group for name in group.frameworks]
+    assert sorted(grouped) == sorted(TEXTS.framework)
+    labels = {label for row in MATRIX.result["rows"] for label in cast(ConformanceRow, row)["labels"]}
+    assert labels <= set(TEXTS.label)
+
+
+def test_a_setting_of_several_releases_is_told_in_their_order() -> None:
+    dated = matrix_of(
+        row("one", "default", "A", "global_token_mean", version="1.10.0"),
+        row("one", "default", "A", "replica_equal", version="1.9.2"),
+        row("one", "other", "A", "replica_equal", version="1.9.2"),
+    )
+    assert {name: [line.version for line in lines] for name, lines in dated.history("one").items()} == {
+        "default": ["1.9.2", "1.10.0"]
+    }
 
 
 @pytest.mark.parametrize("lang", LANGS)

@@ -50,7 +50,12 @@ class ConformancePages:
         title, description = words[lang]
         query = f"{given}&" if given else ""
         texts = conformance.load_texts(folder("content"))
-        context = {**self._shared(found, lines, texts), "filters": filters, "query": Markup(escape(query))}
+        context = {
+            **self._shared(found, lines, texts),
+            "filters": filters,
+            "filtered": any(filters.values()),
+            "query": Markup(escape(query)),
+        }
         return self._layout.finished(request, "conformance.html", title=title, description=description, **context)
 
     def framework(self, request: Request) -> Response:
@@ -81,6 +86,7 @@ class ConformancePages:
             "texts": texts,
             "exact": repr,
             "kinds": _kinds,
+            "glyph": conformance.glyph,
         }
 
 

@@ -51,6 +51,8 @@ class Framework:
 _JAX = (("JAX_PLATFORMS", "cpu"), ("XLA_FLAGS", "--xla_force_host_platform_device_count=2"))
 """Two virtual devices."""
 
+_QUIET = (("TRL_EXPERIMENTAL_SILENCE", "1"),)
+
 FRAMEWORKS: dict[str, Framework] = {
     framework.id: framework
     for framework in (
@@ -71,6 +73,21 @@ FRAMEWORKS: dict[str, Framework] = {
         ),
         Framework("accelerate", "accelerate", ("accelerate",)),
         Framework("trl", "TRL SFTTrainer", ("trl", "transformers", "accelerate")),
+        Framework(
+            "trl_grpo",
+            "TRL GRPOTrainer",
+            ("trl", "transformers", "accelerate", "datasets"),
+            (Release(("trl==1.5.0", "requests==2.32.5")),),
+            seconds=60.0,
+            variables=_QUIET,
+        ),
+        Framework(
+            "trl_preference",
+            "TRL DPO, KTO, Reward",
+            ("trl", "transformers", "accelerate", "datasets"),
+            seconds=60.0,
+            variables=_QUIET,
+        ),
         Framework("lightning", "Lightning Trainer", ("lightning",)),
         Framework(
             "sentence_transformers",
@@ -79,6 +96,26 @@ FRAMEWORKS: dict[str, Framework] = {
         ),
         Framework("pytorch_metric_learning", "pytorch-metric-learning", ("pytorch-metric-learning",)),
         Framework("open_clip", "open_clip", ("open-clip-torch",)),
+        Framework(
+            "axolotl",
+            "axolotl",
+            ("axolotl", "transformers", "accelerate"),
+            (Release(("axolotl==0.19.0",), family="axolotl_0_19"),),
+            seconds=60.0,
+            start=300.0,
+            family="axolotl",
+        ),
+        Framework(
+            "llama_factory",
+            "LLaMA-Factory",
+            ("llamafactory", "transformers", "accelerate"),
+            seconds=120.0,
+            start=300.0,
+            family="llama_factory",
+            variables=(("DISABLE_VERSION_CHECK", "1"),),
+        ),
+        Framework("verl", "verl", ("verl", "tensordict", "transformers"), seconds=60.0, start=300.0, family="verl"),
+        Framework("openrlhf", "OpenRLHF", ("openrlhf", "deepspeed"), start=600.0, family="openrlhf"),
         Framework("jax", "JAX", ("jax",), family="jax", processes=1, torch=False, variables=_JAX),
         Framework("optax", "optax", ("optax", "jax"), family="jax", processes=1, torch=False, variables=_JAX),
         Framework(

@@ -109,12 +109,23 @@ def test_a_framework_that_is_not_installed_cannot_be_measured(monkeypatch: pytes
 
 
 def test_a_listed_release_comes_with_its_companions() -> None:
-    framework, release = releases.named("transformers==4.50.3")
+    ((framework, release),) = releases.named("transformers==4.50.3", FRAMEWORKS.values())
     assert (framework.id, release.version) == ("transformers", "4.50.3")
     assert "accelerate==1.5.2" in release.pins
-    assert releases.named("transformers==4.50.3,accelerate==1.6.0")[1].pins[1] == "accelerate==1.6.0"
+    ((_, other),) = releases.named("transformers==4.50.3,accelerate==1.6.0", FRAMEWORKS.values())
+    assert other.pins[1] == "accelerate==1.6.0"
+
+
+def test_a_release_is_measured_in_every_framework_of_its_package_or_in_those_that_are_asked_for() -> None:
+    found = [framework.id for framework, _ in releases.named("trl==1.5.0", FRAMEWORKS.values())]
+    assert {"trl", "trl_grpo"} <= set(found)
+    ((only, _),) = releases.named("trl==1.5.0", [FRAMEWORKS["trl_grpo"], FRAMEWORKS["accelerate"]])
+    assert only.id == "trl_grpo"
+    with pytest.raises(releases.CannotMeasureError, match="no release of a framework here"):
+        releases.named("trl==1.5.0", [FRAMEWORKS["accelerate"]])
 
 
 def test_releases_have_places_of_their_own() -> None:
     places = {releases.place(release) for framework in FRAMEWORKS.values() for release in framework.releases}
-    assert len(places) == sum(len(framework.releases) for framework in FRAMEWORKS.values())
+    pins = {release.pins for framework in FRAMEWORKS.values() for release in framework.releases}
+    assert len(places) == len(pins)  # one for several frameworks of a package
