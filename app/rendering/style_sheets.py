@@ -14,6 +14,7 @@ ORDER = (
     "fields",
     "results",
     "figures",
+    "film",
     "boxes",
     "evidence",
     "experiments",
@@ -36,17 +37,17 @@ ORDER = (
 
 _WHEREVER = {"tokens", "base", "tables", "layout", "fields", "results", "figures", "forced-colors"}
 _ON_THE_SITE = _WHEREVER | {"math-font", "lists", "palette"}
-_INSTRUMENTS = {"panel", "boxes", "code"}
+_INSTRUMENTS = {"panel", "boxes", "code", "film"}
 
 KINDS: dict[str, set[str]] = {
     "page": _ON_THE_SITE | {"shelf", "glossary"},
     "shelf": _ON_THE_SITE | {"panel", "shelf", "first"},
-    "start": _ON_THE_SITE | {"start"},
+    "start": _ON_THE_SITE | {"start", "film"},
     "reading": _ON_THE_SITE | _INSTRUMENTS | {"chapter", "evidence", "terms", "book"},
     "calculator": _ON_THE_SITE | _INSTRUMENTS | {"grid", "workbench"},
     "experiments": _ON_THE_SITE | {"boxes", "evidence", "experiments"},
     "conformance": _ON_THE_SITE | {"evidence", "conformance"},
-    "audit": _WHEREVER | _INSTRUMENTS - {"code"} | {"evidence", "audit"},
+    "audit": _WHEREVER | _INSTRUMENTS - {"code", "film"} | {"evidence", "audit"},
 }
 """The sheets of a kind of page; `audit` is the report that stands without the wiki."""
 

@@ -7,6 +7,12 @@ const PATIENCE = 5000;
 const SLOW = 400;
 const RETRY = 3000;
 const PAUSE = 250;
+const GLIDE = 220;
+const ALONE = 300;
+const MOST_SHAPES = 300;
+const SHAPES = "svg.figure :is(rect, circle, path)";
+const GEOMETRY = ["x", "y", "width", "height", "cx", "cy", "r", "d"];
+const calm = matchMedia("(prefers-reduced-motion: reduce)");
 
 // ---- the page's address holds the state of every panel; browsers limit how often it may change
 
@@ -246,12 +252,42 @@ class Panel {
 
   // what the reader opened or scrolled inside the results stays as it was
   paint(html) {
+    const from = this.places();
     const open = [...this.body.querySelectorAll("details")].map((details) => details.open);
     const places = [...this.body.querySelectorAll(".table-scroll")].map((region) => region.scrollLeft);
     this.body.innerHTML = html;
     for (const [i, details] of this.body.querySelectorAll("details").entries()) details.open = open[i] ?? details.open;
     if (places.some(Boolean)) {
       for (const [i, region] of this.body.querySelectorAll(".table-scroll").entries()) region.scrollLeft = places[i] ?? 0;
+    }
+    this.glide(from);
+  }
+
+  // results glide from one state to the next where a state comes alone: what follows a finger needs no help
+  places() {
+    const now = performance.now();
+    const alone = now - (this.painted ?? -ALONE) > ALONE;
+    this.painted = now;
+    if (!alone || calm.matches || !this.body.animate) return [];
+    return this.shapes().map((shape) => [shape.tagName, GEOMETRY.map((name) => shape.getAttribute(name))]);
+  }
+
+  shapes() {
+    return [...this.body.querySelectorAll(SHAPES)];
+  }
+
+  // only between figures of the same build: shape for shape the same element
+  glide(from) {
+    const shapes = from.length && from.length <= MOST_SHAPES ? this.shapes() : [];
+    if (shapes.length !== from.length || shapes.some((shape, i) => shape.tagName !== from[i][0])) return;
+    for (const [i, shape] of shapes.entries()) {
+      const old = {};
+      for (const [k, name] of GEOMETRY.entries()) {
+        const [before, after] = [from[i][1][k], shape.getAttribute(name)];
+        if (before === after || before === null || after === null) continue;
+        old[name] = name === "d" ? `path("${before}")` : `${before}px`;
+      }
+      if (Object.keys(old).length) shape.animate(old, { duration: GLIDE, easing: "ease-out" });
     }
   }
 

@@ -184,6 +184,13 @@ const unfold = () => {
 addEventListener("hashchange", unfold);
 unfold();
 
+// ---- figures that show time: the player comes with the first one that is started
+
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest?.("[data-play]");
+  if (button) (await import("./player.js")).start(button);
+});
+
 // ---- one palette over everything, at `/` or Ctrl-K or on the link to the search; its script comes when it is asked for
 
 const finder = document.querySelector("[data-palette]");
