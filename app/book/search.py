@@ -7,8 +7,9 @@ other word is indexed by its Porter stem. The same `_fold` and `_PIECE` read sec
 is found is what is highlighted.
 
 A query finds the sections that hold all its terms; words that mean the same stand for each other. If no section does,
-Han runs are broken into the longest pieces that the index knows: all of them, then any of them. Sections in the
-reader's language come first, and of these the ones whose title or heading holds the words; public reports come last.
+Han runs are broken into the longest pieces that the index knows: all of them, then any of them, those first that hold
+most. A query as long as a sentence goes on to these also when only a few sections hold it all. Sections in the reader's
+language come first, and of these the ones whose title or heading holds the words; public reports come last.
 """
 
 import re
@@ -21,6 +22,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import takewhile
+from math import log
 from threading import Lock
 from typing import Literal
 
@@ -34,6 +36,12 @@ MAX_QUERY = 200
 """Characters of a query that are read; the rest is ignored."""
 MAX_TERMS = 24
 """Words and pairs that one query may look for, and completions of an unfinished word."""
+SENTENCE = 3
+"""From so many terms on, sections that hold all of them are followed by those that hold most, if they are few:"""
+ENOUGH = 5
+"""fewer than these."""
+LITERAL = 2
+"""How much more a section counts in which the query stands word by word."""
 Kind = Literal["chapter", "calculator", "start", "framework", "experiment", "term", "report"]
 
 _PIECE = re.compile(rf"(?P<han>[{HAN}]+)|(?P<word>[^\W{HAN}]+)")
@@ -53,6 +61,7 @@ _FIND = """
     select rowid, -8 * bm25(entries, 0, 1, 0, 0) - 4 * bm25(entries, 1, 0, 0, 0) - bm25(entries, 0, 0, 1, 1)
     from entries where entries match ?
 """
+_HOLDING = "select rowid from entries where entries match ?"
 _EXISTS = "select 1 from entries where entries match ? limit 1"
 
 
@@ -117,12 +126,19 @@ class SearchIndex:
 
     def search(self, query: str, lang: Lang, limit: int = 30) -> list[Hit]:
         """The best sections of both languages, best first, at most `limit`; any text is a valid query."""
+        found: dict[int, list[Term]] = {}
+        literal = self._holding_literally(query)
         for operator, terms in self._attempts(query):
             scores = self._match(operator.join(term.match for term in terms))
-            if scores:
-                best = sorted(scores, key=lambda number: self._place(number, scores[number], lang))
-                return [self._hit(number, terms) for number in best[: max(limit, 0)]]
-        return []
+            if operator == " OR ":
+                scores = self._by_coverage(scores, terms)
+            for number in set(scores).intersection(literal):
+                scores[number] *= LITERAL
+            for number in sorted(scores, key=lambda number: self._place(number, scores[number], lang)):
+                found.setdefault(number, terms)
+            if len(found) >= ENOUGH or (found and len(terms) < SENTENCE):
+                break
+        return [self._hit(number, terms) for number, terms in list(found.items())[: max(limit, 0)]]
 
     def unknown(self, query: str) -> list[str]:
         """The words of a query, as typed, that stand nowhere in the index."""
@@ -245,6 +261,26 @@ class SearchIndex:
     def _match(self, expression: str) -> dict[int, float]:
         with self._lock, closing(self._connection.execute(_FIND, (expression,))) as cursor:
             return dict(cursor.fetchall())
+
+    def _by_coverage(self, scores: dict[int, float], terms: Sequence[Term]) -> dict[int, float]:
+        """Scores by how much of the query a section holds, rare terms above all: one common word in a short title says
+        little."""
+        held = dict.fromkeys(scores, 0.0)
+        for term in terms:
+            found = self._holding(term.match)
+            for number in found:
+                held[number] += log(len(self._sections) / len(found))
+        return {number: score * held[number] ** 2 for number, score in scores.items()}
+
+    def _holding(self, expression: str) -> list[int]:
+        with self._lock, closing(self._connection.execute(_HOLDING, (expression,))) as cursor:
+            return [number for (number,) in cursor]
+
+    def _holding_literally(self, query: str) -> list[int]:
+        """The sections in which a query of some words stands as it was typed, common words included."""
+        text = _fold(unicodedata.normalize("NFKC", query[:MAX_QUERY])[:MAX_QUERY])
+        words = len(_PIECE.findall(text))
+        return self._holding(self._phrase_term(text).match) if SENTENCE <= words <= MAX_TERMS else []
 
     def _place(self, number: int, score: float, lang: Lang) -> tuple[bool, bool, float, int]:
         """Reports last: they are nothing but a title, so that a hit in one says less."""

@@ -112,6 +112,27 @@ def plain(snippet: str) -> str:
     return html.unescape(re.sub("</?mark>", "", snippet))
 
 
+def sections(*texts: str) -> SearchIndex:
+    return SearchIndex(Section("en", "s", "Title", "", str(number), text) for number, text in enumerate(texts))
+
+
+def test_of_a_sentence_that_stands_nowhere_the_sections_with_most_of_it_come_first() -> None:
+    index = sections("The loss.", "The loss of a scheduler with warm-up.", "A scheduler.")
+    assert [hit.anchor for hit in index.search("loss scheduler warm-up xylophone", "en")][0] == "1"
+
+
+def test_a_sentence_that_few_sections_hold_is_followed_by_those_that_hold_most_of_it() -> None:
+    index = sections("A scheduler steps.", "A scheduler steps in every microbatch.", "A microbatch steps.", "Nothing.")
+    found = [hit.anchor for hit in index.search("scheduler steps microbatch", "en")]
+    assert found[0] == "1"
+    assert sorted(found) == ["0", "1", "2"]
+
+
+def test_words_that_stand_as_typed_come_before_the_same_words_apart() -> None:
+    index = sections("Only the last microbatch trains, it is said.", "The last of them only; microbatch. Only, last.")
+    assert [hit.anchor for hit in index.search("only the last microbatch", "en")] == ["0", "1"]
+
+
 @pytest.mark.parametrize("query", ["梯度", "裁剪", "副本", "温度", "卡", "全局范数"])
 def test_chinese_finds_exactly_the_sections_with_the_substring(index: SearchIndex, query: str) -> None:
     truth = {(section.lang, section.anchor) for section in CORPUS if query in whole(section)}
