@@ -14,6 +14,15 @@ _LOSERS = {
     "单元格": re.compile("单元(?![格测（])"),
     "二进制有效位": re.compile("有效数字"),
     "除以": re.compile("去除(?!损失|缩放)"),
+    "微批": re.compile("微批次"),
+    "参考": re.compile("参照"),
+    "填充": re.compile("补齐到(?!整)"),
+    "提示词": re.compile("被 mask|prompt 长度"),
+    "均值的均值": re.compile("平均的平均|均值之均值"),
+    "合并请求": re.compile("拉取请求"),
+    "空单元格": re.compile("[是都][为没]?有?空格|显示为空格"),
+    "是…的 k 倍": re.compile("[大小长短多少快慢高低强弱](?:了|走)[^，。；：、（）|]{0,14}倍(?!数)"),
+    "入口": re.compile("[两三几]扇门|同一道门"),
 }
 """The word to write, and what was written in its place."""
 
@@ -24,6 +33,14 @@ _NOT_PROSE = re.compile(
     re.M | re.S,
 )
 _SAID = re.compile(r"""\bt\(\s*(["'])(?P<zh>(?:(?!\1).)*)\1\s*,""", re.S)
+
+
+_TEXT = re.compile(r"\\text\{([^}]*[A-Za-z]{2}[^}]*)\}")
+_NAMES = {
+    *re.findall(r"\S+", r"all\_reduce reduce\_scatter all\_gather all\_to\_all broadcast GPipe 1F1B DDP"),
+    *re.findall(r"\S+", "raw canonical bytes eff amax gen bal scale margin top-"),
+}
+"""What a Chinese formula says in Latin letters: names, and the indices that stand for them."""
 
 
 def losers(text: str, allowed: frozenset[str] = frozenset()) -> list[str]:
@@ -51,6 +68,29 @@ def test_a_chinese_chapter_keeps_to_the_books_words(name: str) -> None:
 
 def test_panels_and_pages_keep_to_the_books_words() -> None:
     assert {file: found for file, text in said_in_templates() if (found := losers(text))} == {}
+
+
+@pytest.mark.parametrize("name", sorted(file.stem for file in (CONTENT / "zh").glob("*.md")))
+def test_the_words_in_a_chinese_formula_are_chinese(name: str) -> None:
+    found = _TEXT.findall((CONTENT / "zh" / f"{name}.md").read_text("utf-8"))
+    assert [said for said in found if not _HAN.search(said) and said.rstrip(":") not in _NAMES] == []
+
+
+@pytest.mark.parametrize("name", ["start", "presets", "conformance", "tags", "planned"])
+def test_lists_keep_to_the_books_words(name: str) -> None:
+    lines = (CONTENT / f"{name}.toml").read_text("utf-8").splitlines()
+    assert [
+        found
+        for line in lines
+        if _HAN.search(line)
+        for found in losers(_NOT_PROSE.sub(" ", line.partition('en = "')[0]))
+    ] == []
+
+
+def test_messages_of_the_calculators_keep_to_the_books_words() -> None:
+    lines = [line for file in (ROOT / "app").rglob("*.py") for line in file.read_text("utf-8").splitlines()]
+    said = [text for line in lines for text in re.findall(r'"([^"\n]*)"', line) if _HAN.search(text)]
+    assert [found for text in said for found in losers(text)] == []
 
 
 def test_the_glossary_keeps_to_its_own_words() -> None:

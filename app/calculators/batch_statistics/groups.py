@@ -32,7 +32,7 @@ Shape = tuple[int, int]
 def shape_of(cells: Sequence[Sequence[Any]], field: str) -> Shape:
     """P and K; InputError where ranks differ in their number of microsteps, or there are too many."""
     if not cells or not cells[0]:
-        raise InputError("needs at least one cell", "至少要有一格", field=field, code="too_short")
+        raise InputError("needs at least one cell", "至少要有一个单元格", field=field, code="too_short")
     if len(cells) > MAX_RANKS or sum(map(len, cells)) > MAX_CELLS:
         en = f"holds more than {MAX_RANKS:,} ranks or {MAX_CELLS:,} cells"
         raise InputError(en, f"超过 {MAX_RANKS:,} 个 rank 或 {MAX_CELLS:,} 格", field=field, code="too_long")

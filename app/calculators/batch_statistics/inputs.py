@@ -109,7 +109,7 @@ def routing_of(inputs: Inputs) -> Routing:
         for name in ("assigned", "probability"):
             if len(cell[name]) != experts:
                 en = f"needs {experts} numbers, one an expert, as the first cell has"
-                zh = f"应有 {experts} 个数，每个专家一个，与第一格相同"
+                zh = f"应有 {experts} 个数，每个专家一个，与第一个单元格相同"
                 raise InputError(en, zh, field=_place(shape[1], index, name), code="shape_mismatch")
     tokens = _wholes([cell["tokens"] for cell in cells], lambda i: _place(shape[1], i, "tokens"))
     assigned = _wholes(

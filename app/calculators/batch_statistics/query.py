@@ -37,7 +37,9 @@ def _members(read: Callable[[object], Any]) -> Callable[[object], Any]:
     def read_cells(value: object) -> Any:
         rows = split_rows(value) if isinstance(value, str) else value
         if not isinstance(rows, list | tuple) or not all(isinstance(row, list | tuple) for row in rows):
-            raise InputError("must be rows of cells such as 1 2,3;4,5", "应是格的行，例如 1 2,3;4,5", code="rows_type")
+            raise InputError(
+                "must be rows of cells such as 1 2,3;4,5", "应写成单元格的行，例如 1 2,3;4,5", code="rows_type"
+            )
         return tuple(tuple(_cell(cell, r, k, read) for k, cell in enumerate(row)) for r, row in enumerate(rows))
 
     return read_cells
@@ -132,7 +134,7 @@ class Query(QueryBase):
         shape = [len(row) for row in self.tokens]
         for name, rows in (("assigned", self.assigned), ("probability", self.probability)):
             if [len(row) for row in rows] != shape:
-                en, zh = "need as many rows and cells as tokens", "的行数和每行的格数须与 tokens 相同"
+                en, zh = "need as many rows and cells as tokens", "的行数和每行的单元格数须与 tokens 相同"
                 raise InputError(en, zh, field=name, code="shape_mismatch")
         return [
             [

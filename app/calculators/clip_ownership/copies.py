@@ -139,10 +139,10 @@ def _origins(copies: Sequence[GradientCopy], places: Sequence[tuple[int, int]]) 
         name = copy["id"]
         if name not in owners:
             en = f"leaves “{name}” of rank {r} without an owner: exactly one copy has owner true"
-            zh = f"使 rank {r} 的“{name}”没有拥有者：恰有一个副本的 owner 为 true"
+            zh = f"使 rank {r} 的“{name}”没有拥有者：恰有一份拷贝的 owner 为 true"
             raise InputError(en, zh, field=("ranks", r, k, "owner"), code="no_owner")
         if (r, name) in seen:
-            en, zh = f"is a second copy of “{name}” on rank {r}", f"是 rank {r} 上“{name}”的第二个副本"
+            en, zh = f"is a second copy of “{name}” on rank {r}", f"是 rank {r} 上“{name}”的第二份拷贝"
             raise InputError(en, zh, field=("ranks", r, k, "id"), code="duplicate")
         seen.add((r, name))
         origins.append(owners[name])

@@ -88,7 +88,7 @@ class Inputs(models.Inputs):
     def _check_history(self) -> None:
         if (self.exp_avg is None) != (self.exp_avg_sq is None):
             missing = "exp_avg" if self.exp_avg is None else "exp_avg_sq"
-            en, zh = "is missing: both moments or neither", "缺失：两个动量要么都给，要么都不给"
+            en, zh = "is missing: both moments or neither", "缺失：两个矩要么都给，要么都不给"
             raise InputError(en, zh, field=missing, code="missing")
         if self.step > 0 and self.exp_avg is None:
             en, zh = "is above 0, but no exp_avg and exp_avg_sq are given", "大于 0，却没有给 exp_avg 与 exp_avg_sq"

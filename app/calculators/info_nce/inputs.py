@@ -87,15 +87,15 @@ class Inputs(InputsBase):
 
     def _shape_errors(self) -> Iterator[InputError]:
         if not self.q.dimensions:
-            yield InputError("q needs at least one query", "q 至少要有一个 query", "q", "too_short")
+            yield InputError("q needs at least one query", "q 至少要有一个查询", "q", "too_short")
         yield from misfits(self.vectors, self.q)
         for r, (queries, documents) in enumerate(zip(self.q.counts, self.d.counts, strict=True)):
             if queries == 0:
                 en = f"q: rank {r} has no query, and a loss over none is no mean"
-                yield InputError(en, f"q：rank {r} 没有 query，损失无从取均值", ("q", r), "too_short")
+                yield InputError(en, f"q：rank {r} 没有查询，损失无从取均值", ("q", r), "too_short")
             if documents != queries:
                 en = f"d: rank {r} has {documents} documents for {queries} queries; each query needs its own"
-                zh = f"d：rank {r} 有 {documents} 个文档、{queries} 个 query，每个 query 须有自己的文档"
+                zh = f"d：rank {r} 有 {documents} 个文档、{queries} 个查询，每个查询须有自己的文档"
                 yield InputError(en, zh, ("d", r), "shape_mismatch")
 
     def _value_errors(self) -> Iterator[InputError]:

@@ -112,7 +112,7 @@ def loss_of(terms: Sequence[Term]) -> Loss:
 def _shape(rows: list[list[Any]], i: int) -> Shape:
     field = ("terms", i, "counts")
     if not rows or not rows[0]:
-        raise InputError("needs at least one cell", "至少要有一格", field=field, code="too_short")
+        raise InputError("needs at least one cell", "至少要有一个单元格", field=field, code="too_short")
     shape = len(rows), len(rows[0])
     if shape[0] > MAX_RANKS or shape[0] * shape[1] > MAX_CELLS:
         en = f"holds more than {MAX_RANKS:,} ranks or {MAX_CELLS:,} cells"

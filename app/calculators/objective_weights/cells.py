@@ -29,14 +29,18 @@ def _cells(value: object) -> Cells:
         raise InputError("is blank: lengths are needed", "为空：这里需要长度", code="blank")
     rows = split_rows(value) if isinstance(value, str) else value
     if not isinstance(rows, list | tuple) or not all(isinstance(row, list | tuple) for row in rows):
-        raise InputError("must be rows of cells such as 4+2,8;3,0", "应是格的行，例如 4+2,8;3,0", code="rows_type")
+        raise InputError(
+            "must be rows of cells such as 4+2,8;3,0", "应写成单元格的行，例如 4+2,8;3,0", code="rows_type"
+        )
     read = tuple(tuple(_cell(cell, r, k) for k, cell in enumerate(row)) for r, row in enumerate(rows))
     if shape_of(read) is None:
-        raise InputError("need as many cells in every row, at least one", "每行的格数须相同，至少一格", code="ragged")
+        raise InputError(
+            "need as many cells in every row, at least one", "每行的单元格数须相同，至少一个", code="ragged"
+        )
     count = sum(len(cell) for row in read for cell in row)
     if len(read) > MAX_RANKS or max(count, len(read) * len(read[0])) > MAX_SEQUENCES:
         en = f"hold more than {MAX_RANKS:,} replicas or {MAX_SEQUENCES:,} sequences or cells"
-        zh = f"超过 {MAX_RANKS:,} 个副本，或 {MAX_SEQUENCES:,} 条序列或格"
+        zh = f"超过 {MAX_RANKS:,} 个副本，或 {MAX_SEQUENCES:,} 条序列或单元格"
         raise InputError(en, zh, code="too_long")
     if sum(chain.from_iterable(chain.from_iterable(read))) > MAX_TOKENS:
         raise InputError(f"hold more than {MAX_TOKENS:,} tokens", f"超过 {MAX_TOKENS:,} 个 token", code="too_long")

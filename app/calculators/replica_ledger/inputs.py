@@ -283,7 +283,7 @@ def _items(cell: Cell, path: tuple[str | int, ...], read: Callable[[Any], Any]) 
     """(n, G, S) of a cell given by its items."""
     extra = set(cell) - {"items", "count"}
     if extra:
-        en, zh = "give the items or the cell's own numbers, not both", "items 与整格的数只能给一种"
+        en, zh = "give the items or the cell's own numbers, not both", "items 与整个单元格的数只能给一种"
         raise InputError(en, zh, field=(*path, sorted(extra)[0]), code="exclusive")
     items = cell["items"]
     if not items:

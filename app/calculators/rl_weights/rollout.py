@@ -111,7 +111,7 @@ def rollout_of(completions: list[list[list[Completion]]]) -> Rollout:
     cells = list(chain.from_iterable(completions))
     sizes = list(map(len, cells))
     if max(sum(sizes), len(cells)) > MAX_CELLS:
-        en, zh = f"hold more than {MAX_CELLS:,} completions or cells", f"超过 {MAX_CELLS:,} 个回答或格"
+        en, zh = f"hold more than {MAX_CELLS:,} completions or cells", f"超过 {MAX_CELLS:,} 个回答或单元格"
         raise InputError(en, zh, field="completions", code="too_long")
     flat = list(chain.from_iterable(cells))
     place = _Places(sizes, microsteps)
@@ -212,7 +212,7 @@ def _cells(value: object) -> Cells:
     rows = split_members(value) if isinstance(value, str) else value
     if not isinstance(rows, list | tuple):
         raise InputError(
-            "must be rows of cells such as 10+10;100+300", "应是格的行，例如 10+10;100+300", code="rows_type"
+            "must be rows of cells such as 10+10;100+300", "应写成单元格的行，例如 10+10;100+300", code="rows_type"
         )
     return tuple(tuple(_cell(cell, r, k) for k, cell in enumerate(row)) for r, row in enumerate(rows))
 
