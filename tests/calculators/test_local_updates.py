@@ -167,6 +167,13 @@ def test_one_local_step_or_equal_curvatures_make_the_weighted_mean_the_synchrono
     assert not answer(alike, curvatures=[1, 3, 2], local_steps=2)["schemes"]["local_weighted"]["matches_reference"]
 
 
+@pytest.mark.parametrize(("steps", "difference"), [(2, 0), (3, 0.0005), (4, 0.001775)])
+def test_equal_gradients_at_the_start_cancel_the_drift_of_two_steps_and_no_more(steps: int, difference: float) -> None:
+    """Both gradients are -2 at 0; what is left begins with η³ times 2 times the variance of the curvatures."""
+    got = answer(targets=[2, 1], curvatures=[1, 2], local_steps=steps, rounds=1)["schemes"]["local_mean"]
+    assert got["difference"] == pytest.approx(difference, abs=1e-12)
+
+
 @pytest.mark.parametrize("steps", [1, 4, 64, 100])
 def test_local_means_come_to_rest_where_drift_leaves_them(steps: int) -> None:
     """The fixed point of Σ w_r·T_r^H, from each replica's own contraction 1 - (1 - ηa_r)^H."""

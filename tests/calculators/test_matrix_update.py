@@ -112,9 +112,11 @@ def test_one_shard_is_the_whole_and_two_are_not(method: str) -> None:
     assert two["matches_reference"] is False
 
 
-def test_shards_with_orthogonal_rows_to_each_other_still_differ_unless_only_one_has_a_gradient() -> None:
+def test_shards_are_right_by_themselves_where_one_alone_has_a_gradient_or_they_are_orthogonal_to_each_other() -> None:
     alone = answer(gradient=[[3, 1], [1, 2], [0, 0], [0, 0]])["schemes"]["per_shard"]
     assert alone["matches_reference"] is True
+    rows = answer(gradient=[[3, 1, 0, 0], [1, 2, 0, 0], [0, 0, 2, -1], [0, 0, 0.5, 1]])["schemes"]["per_shard"]
+    assert rows["matches_reference"] is True
     columns = answer(gradient=[[3, 0], [0, 2], [4, 0]], axis="columns")["schemes"]["per_shard"]
     assert columns["matches_reference"] is True
     assert (
