@@ -3,6 +3,7 @@
 RANK=0 WORLD_SIZE=2 … python scenarios.py FOLDER [LOOP …]
 """
 
+import gc
 import hashlib
 import json
 import random
@@ -42,6 +43,7 @@ def main() -> None:
     for name in names:
         began = time.perf_counter()
         plain = run(LOOPS[name], rank)
+        gc.collect()  # what a loop before has left, such as a wrapper that is not supported, is not this loop's
         (folder / name).mkdir(exist_ok=True)
         dist.barrier()
         session = start(Order(str(folder / name)))
