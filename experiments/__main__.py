@@ -17,6 +17,7 @@ from samestep.experiments import corpus
 from samestep.experiments.audit import command as audit_command
 from samestep.experiments.commands import publish, runs, verify
 from samestep.experiments.commands.runs import print_result
+from samestep.experiments.conformance import report as conformance_report
 from samestep.experiments.conformance.families import FAMILIES
 from samestep.experiments.conformance.frameworks import FRAMEWORKS
 from samestep.experiments.conformance.releases import CannotMeasureError
@@ -30,7 +31,14 @@ from samestep.experiments.watch import command as watch_command
 HOLDS, FAILS, CANNOT = 0, 1, 2
 EVERYTHING: dict[str, Json] = {"releases": "listed", "families": "listed", "stored": True}
 """What is published of conformance: all of it, with what was measured on the way here by the same sources."""
-REFUSALS = (runs.CannotRunError, RunFailedError, publish.RefusedError, corpus.CorpusError, CannotMeasureError)
+REFUSALS = (
+    runs.CannotRunError,
+    RunFailedError,
+    publish.RefusedError,
+    corpus.CorpusError,
+    CannotMeasureError,
+    conformance_report.NoReportError,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -78,6 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     verifying.add_argument("--rerun", action="store_true", help="also run again and compare every number")
     verifying.set_defaults(command=verify_)
 
+    conformance_report.add_to(commands)
     audit_command.add_to(commands)
     watch_command.add_to(commands)
 

@@ -77,4 +77,37 @@ FAULTS = (
             "en": "in bf16 with fp32 accumulation the last micro-batch missed the reduction",
         },
     ),
+    Fault(
+        "trl_grpo",
+        "1.5.0",
+        "dapo",
+        "G",
+        "https://github.com/huggingface/trl/pull/6024",
+        {
+            "zh": "一次生成供两个窗口用时，每个窗口都除以整次生成的 token 数，更新只有一半",
+            "en": "where a generation serves two windows, each was divided by all of its tokens: half the update",
+        },
+    ),
+    Fault(
+        "axolotl",
+        "0.19.0",
+        "default",
+        "B",
+        "https://github.com/axolotl-ai-cloud/axolotl/pull/3982",
+        {
+            "zh": "每个模型都被当作不接受标签数，全局 token 平均悄悄变成微批等权",
+            "en": "every model was treated as one that takes no count of labels: micro-batches weighed the same",
+        },
+    ),
+    Fault(
+        "mega_batch_margin",
+        "5.3.0",
+        "mini_batched",
+        "pairs",
+        "https://github.com/huggingface/sentence-transformers/pull/3862",
+        {
+            "zh": "MegaBatchMarginLoss 的默认小批版本只让最后一个小批进入反向",
+            "en": "the default, mini-batched MegaBatchMarginLoss sent only its last mini-batch backward",
+        },
+    ),
 )

@@ -122,9 +122,10 @@ def _asked(options: Mapping[str, Json]) -> list[Framework]:
 def _lacking(framework: Framework, *, asked: bool, which: Json) -> str | None:
     """Why it cannot be measured here, or None. An environment of its own is made only for what is asked for."""
     if framework.family:
-        here = families.place(FAMILIES[framework.family]).is_dir()
+        family = FAMILIES[framework.family]
+        here = families.place(family).is_dir()
         made = asked or which == "listed" or (which == "cached" and here)
-        return None if made else f"in an environment of its own: run {NAME} --family {framework.family}"
+        return None if made else f"in an environment of its own: run {NAME} --family {family.id} ({family.takes})"
     missing = [name for name in framework.packages if _version(name) is None]
     return f"not installed: {', '.join(missing)}" if missing else None
 
@@ -162,7 +163,8 @@ def _measure(
     framework, release = subject.framework, subject.release
     family = _family(subject)
     whole = not scenarios and watch is None
-    if stored and whole and (kept := store.load(framework, release, family)):
+    place = store.place(framework, release, family)
+    if stored and whole and (kept := store.load(place)):
         return kept
     target: Path | None = None
     hidden: tuple[str, ...] = ()
@@ -175,7 +177,7 @@ def _measure(
         framework, scenarios, tell, default=release is None, target=target, hidden=hidden, family=family, watch=watch
     )
     if whole and report.problem is None:
-        store.save(report, framework, release, family)
+        store.save(report, place)
     return report
 
 
@@ -243,9 +245,9 @@ def _planted(planted: Sequence[tuple[ConformanceRow, str]]) -> Iterator[Control]
 
 
 def _redetected(rows: Sequence[ConformanceRow]) -> Iterator[Control]:
-    """A fault of an earlier release is a difference between its coefficients and those of the pinned release."""
+    """A fault of an earlier release is a difference between what it does and what the pinned release does."""
     for fault in FAULTS:
-        same = [row for row in rows if _of(row, fault) and row["coefficients"] is not None]
+        same = [row for row in rows if _of(row, fault) and row["verdict"] != "not_measured"]
         old = next((row for row in same if row["version"] == fault.version), None)
         current = next((row for row in same if row["version"] == pinned(FRAMEWORKS[fault.framework])), None)
         if old is None or current is None:
@@ -260,12 +262,14 @@ def _of(row: ConformanceRow, fault: Fault) -> bool:
 
 
 def _apart(one: ConformanceRow, other: ConformanceRow) -> float:
-    """Largest difference of a token's coefficient between two releases."""
+    """Largest difference between two releases: of a token's coefficient, or of a gradient's factor and direction."""
     pairs = [
         (a, b)
         for row, twin in zip(one["coefficients"] or (), other["coefficients"] or (), strict=True)
         for a, b in zip(row, twin, strict=True)
     ]
+    shared = [name for name in one["values"] if name.endswith(("_factor", "_residual")) and name in other["values"]]
+    pairs += [(cast(float, one["values"][name]), cast(float, other["values"][name])) for name in shared]
     return max((abs(a - b) for a, b in pairs if a is not None and b is not None), default=0.0)
 
 

@@ -23,12 +23,12 @@ from samestep.experiments.registry import ROOT
 
 CHILD = "samestep.experiments.conformance.child"
 PACKAGE = "samestep"
+TABLE = ROOT / "experiments" / "conformance" / "frameworks" / "__init__.py"
 _BY_TASK = ("measured", "failed", "unavailable")
 
 
-def load(framework: Framework, release: Release | None, family: Family | None) -> Report | None:
+def load(place: Path) -> Report | None:
     """What was measured of exactly this, or None."""
-    place = _place(framework, release, family)
     if not place.is_file():
         return None
     kept: dict[str, Any] = json.loads(place.read_text("utf-8"))
@@ -38,17 +38,19 @@ def load(framework: Framework, release: Release | None, family: Family | None) -
     return Report(**kept)
 
 
-def save(report: Report, framework: Framework, release: Release | None, family: Family | None) -> None:
+def save(report: Report, place: Path) -> None:
     """Keep what was measured completely; a disk that does not take it loses nothing but time."""
     report.environment["measured"] = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     kept = asdict(report)
     for name in _BY_TASK:
         kept[name] = [[*task, value] for task, value in kept[name].items()]
-    write_whole(_place(framework, release, family), json.dumps(kept).encode())
+    write_whole(place, json.dumps(kept).encode())
 
 
-def _place(framework: Framework, release: Release | None, family: Family | None) -> Path:
-    digest = hashlib.sha256(repr((framework, release, family)).encode())
+def place(framework: Framework, release: Release | None, family: Family | None) -> Path:
+    """Where this is kept: to be asked before it is measured, for sources may change meanwhile."""
+    packages = (family.pins, family.alone, family.version) if family else ()
+    digest = hashlib.sha256(repr((framework, release, packages)).encode())
     for source in sources(CHILD, framework.module):
         digest.update(source.read_bytes())
     version = release.version if release else "pinned"
@@ -56,13 +58,16 @@ def _place(framework: Framework, release: Release | None, family: Family | None)
 
 
 def sources(*modules: str) -> list[Path]:
-    """The files of these modules, and of all modules of this project that they import, in the order of their names."""
+    """The files of these modules, and of all modules of this project that they import, in the order of their names.
+
+    Without the table of frameworks: what it says of the one that is measured is in the name of what is kept.
+    """
     found: dict[str, Path] = {}
     left = list(modules)
     while left:
         module = left.pop()
         place = _file(module)
-        if module not in found and place is not None:
+        if module not in found and place not in (None, TABLE):
             found[module] = place
             left += _imported(place)
     return [found[name] for name in sorted(found)]

@@ -191,10 +191,11 @@ def test_a_filter_that_matches_nothing_says_so(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("lang", LANGS)
-def test_at_least_two_upstream_faults_are_shown_with_both_releases(client: TestClient, lang: str) -> None:
+def test_upstream_faults_are_shown_with_both_releases(client: TestClient, lang: str) -> None:
     page = client.get(f"/{lang}/conformance").text
-    assert len(MATRIX.faults) >= 2
+    assert MATRIX.faults
     for fault in MATRIX.faults:
         assert fault.url in page
         assert fault.before.row["version"] != fault.after.row["version"]
-        assert fault.before.row["coefficients"] != fault.after.row["coefficients"]
+        assert fault.before.row["verdict"] != fault.after.row["verdict"] or fault.before.row["verdict"] == "other"
+        assert fault.before.row["max_abs_difference"] != fault.after.row["max_abs_difference"]

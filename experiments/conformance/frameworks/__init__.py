@@ -94,6 +94,12 @@ FRAMEWORKS: dict[str, Framework] = {
             "sentence-transformers",
             ("sentence-transformers", "transformers", "accelerate", "datasets"),
         ),
+        Framework(
+            "mega_batch_margin",
+            "sentence-transformers MegaBatchMarginLoss",
+            ("sentence-transformers", "transformers"),
+            (Release(("sentence-transformers==5.3.0",)),),
+        ),
         Framework("pytorch_metric_learning", "pytorch-metric-learning", ("pytorch-metric-learning",)),
         Framework("open_clip", "open_clip", ("open-clip-torch",)),
         Framework(

@@ -1,5 +1,7 @@
 """axolotl: its trainer on top of transformers', and whether the number of labels reaches the model."""
 
+import os
+
 from axolotl.core.trainers.base import AxolotlTrainer
 from axolotl.core.training_args import AxolotlTrainingArguments
 from datasets import Dataset
@@ -48,6 +50,7 @@ def run(setting: str, scenario: Scenario, rank: int, world_size: int) -> Measure
     """Train the windows of the scenario as one epoch, and read the last update."""
     process_group()
     tiny_llama.forget()
+    os.environ["ACCELERATE_USE_CPU"] = "true"  # it asks accelerate for the processes before the trainer says CPU
     model = tiny_llama.model()
     record, samples = tiny_llama.Record(model), tiny_llama.Samples(scenario)
     words = tokenizer()

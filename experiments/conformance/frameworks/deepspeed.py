@@ -1,6 +1,7 @@
 """DeepSpeed: the engine's own backward() and step() under ZeRO 0 to 3, and a recipe for the global token mean."""
 
 import fcntl
+import hashlib
 import os
 import shutil
 import sys
@@ -152,8 +153,8 @@ def started() -> Any:
 def imported() -> Any:
     """The library; it reads these variables when it is imported.
 
-    Ninja, which builds its operator, may be installed beside this interpreter only. Every release has a folder of its
-    own for the operator: two would build it again and again, each over the other's.
+    Ninja, which builds its operator, may be installed beside this interpreter only. Every release in every environment
+    has a folder of its own for the operator: two would build it again and again, each over the other's.
     """
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
     os.environ |= {"DS_ACCELERATOR": "cpu", "DS_BUILD_OPS": "0", "PATH": path}
@@ -164,8 +165,9 @@ def imported() -> Any:
 
 
 def operators() -> Path:
-    """Where this release's operators are built."""
-    return Path.home() / ".cache" / "torch_extensions" / f"deepspeed-{version('deepspeed')}"
+    """Where this release's operators are built, for this environment: its own headers go into them."""
+    place = hashlib.sha256(sys.prefix.encode()).hexdigest()[:8]
+    return Path.home() / ".cache" / "torch_extensions" / f"deepspeed-{version('deepspeed')}-{place}"
 
 
 def built() -> bool:

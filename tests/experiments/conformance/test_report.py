@@ -1,0 +1,82 @@
+"""A report stands on published rows and on a script that needs the framework alone, and does what it says."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from samestep.experiments import __main__ as command
+from samestep.experiments.conformance import report
+from samestep.experiments.conformance.families import FAMILIES
+from samestep.experiments.conformance.frameworks import FRAMEWORKS
+from samestep.experiments.conformance.report import SURPRISES
+
+
+@pytest.mark.parametrize("name", SURPRISES)
+def test_a_report_has_its_versions_numbers_and_a_script_without_any_import_of_ours(name: str) -> None:
+    text = report.written(name)
+    assert SURPRISES[name].title in text
+    assert SURPRISES[name].url in text
+    assert "samestep" not in text
+    for framework, _, _ in SURPRISES[name].rows:
+        assert f"{FRAMEWORKS[framework].packages[0]} {version_of(framework)}" in text
+    compile(report.script(name), name, "exec")
+    assert text.count("| ") > 4 * len(SURPRISES[name].rows)
+
+
+def version_of(framework: str) -> str:
+    return next(row["version"] for row in rows() if row["framework"] == framework)
+
+
+def rows() -> list[dict[str, str]]:
+    from samestep.app.evidence.bags import Library
+    from tests.kit import CONTENT
+
+    found: list[dict[str, str]] = Library(CONTENT / "evidence").bag("conformance").result["rows"]  # type: ignore[assignment]
+    return found
+
+
+def test_what_a_script_prints_is_what_was_published(tmp_path: Path) -> None:
+    said = ran("torch_pipelining", tmp_path)
+    for setting, printed in (("gpipe_sum_over_total", "defaults"), ("gpipe_recipe", "'scale_grads': False")):
+        line = next(line for line in said.splitlines() if printed in line)
+        (published,) = [row["coefficients"] for row in rows() if row["setting"] == setting]
+        assert [float(each) for each in re.findall(r"\d+\.\d+", line)] == pytest.approx(published[0], abs=1e-5)
+
+
+def test_a_norm_that_the_plan_leaves_out_differs_on_every_rank(tmp_path: Path) -> None:
+    said = ran("torch_tensor_parallel", tmp_path)
+    named, plain = (re.findall(rf"{words}, rank \d: ([\d.]+) x", said) for words in ("in the plan", "left out"))
+    assert named == ["1.0000", "1.0000"]
+    assert len(set(plain)) == 2
+    assert sum(map(float, plain)) == pytest.approx(1, abs=1e-3)  # parts of one gradient
+
+
+def ran(name: str, folder: Path) -> str:
+    """What the script prints on two processes, which it is started with as the report says."""
+    place = folder / f"{name}.py"
+    place.write_text(report.script(name))
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(place)]
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    done = subprocess.run(launcher, env=variables, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_command_writes_a_file_and_lists_what_there_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["report", "torch_pipelining", "--out", str(tmp_path)]) == 0
+    assert (tmp_path / "torch_pipelining.md").read_text().startswith("# A pipeline schedule")
+    assert command.main(["report"]) == 0
+    assert set(SURPRISES) <= set(re.findall(r"^\w+", capsys.readouterr().out, re.M))
+    assert command.main(["report", "nothing"]) == 2
+    assert "there is no report nothing" in capsys.readouterr().err
+
+
+def test_every_package_of_a_report_is_one_that_a_row_names() -> None:
+    known = {pin.partition("==")[0] for family in FAMILIES.values() for pin in (*family.pins, *family.alone)}
+    known |= {package for framework in FRAMEWORKS.values() for package in framework.packages}
+    for surprise in SURPRISES.values():
+        assert set(surprise.packages) <= known
