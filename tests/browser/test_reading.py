@@ -32,6 +32,8 @@ def test_a_deep_link_arrives_at_once(open_page: Open) -> None:
 def test_the_language_switch_keeps_the_panel_that_was_in_view_at_its_place(open_page: Open, panel: str) -> None:
     """Scrolled to the lower half of a panel: it is still there in the other language, not its section's start."""
     page = open_page(CHAPTER)
+    page.locator(f"[data-panel={panel}]").scroll_into_view_if_needed()
+    page.wait_for_timeout(200)  # it is laid out when it comes near, and has its height from then on
     page.evaluate(
         """(id) => {
             const box = document.querySelector(`[data-panel=${id}]`).getBoundingClientRect();

@@ -12,6 +12,41 @@ from tests.browser.test_workbench import cell, drop, paste
 Open = Callable[..., Page]
 
 
+def test_the_shelf_weighs_100_and_900_tokens_and_says_which_line_to_change(open_page: Open) -> None:
+    page = open_page("/en/")
+    first = page.locator("#first-result")
+    page.locator("#first-a").fill("100")
+    page.locator("#first-b").fill("900")
+    expect(first.locator("[data-verdict]")).to_have_text("A token on card A counts as much as 9 on card B.")
+    expect(first.locator("[data-fix] code")).to_have_text("loss = loss * n * P / N")
+    for size in ({"width": 1280, "height": 900}, {"width": 390, "height": 844}):
+        page.set_viewport_size(size)  # type: ignore[arg-type]
+        page.evaluate("scrollTo(0, 0)")
+        expect(page.locator("#first-a")).to_be_in_viewport()
+        expect(first.locator("[data-verdict]")).to_be_in_viewport()
+
+
+@pytest.mark.parametrize("path", ["/zh/", "/en/parallel-correctness", "/en/calculators/replica_ledger", "/zh/start"])
+def test_a_first_view_weighs_at_most_120_kilobytes_without_fonts(open_page: Open, path: str) -> None:
+    page = open_page()
+    page.goto(path, wait_until="networkidle")
+    weight: int = page.evaluate(
+        """performance.getEntriesByType("navigation")[0].transferSize +
+            performance.getEntriesByType("resource").filter((one) => !one.name.includes("/fonts/"))
+                .reduce((sum, one) => sum + one.transferSize, 0)"""
+    )
+    assert 10_000 < weight <= 120_000
+
+
+def test_an_instrument_below_the_fold_is_laid_out_when_it_comes_near(open_page: Open) -> None:
+    page = open_page("/en/parallel-correctness")
+    asleep = "(panel) => !panel.querySelector('[data-body]').checkVisibility({ contentVisibilityAuto: true })"
+    last = page.locator(".prose > .panel").last
+    assert last.evaluate(asleep)
+    last.scroll_into_view_if_needed()
+    until(page, lambda: not last.evaluate(asleep))
+
+
 def ask(page: Page, symptom: str, which: int = 0, **typed: str) -> Locator:
     """Open a symptom of the start, fill in what is given, and press the button; the answer."""
     page.locator(f"#{symptom} > summary").click()
