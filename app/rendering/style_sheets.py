@@ -15,6 +15,7 @@ ORDER = (
     "results",
     "figures",
     "film",
+    "figure-sizes",
     "boxes",
     "evidence",
     "experiments",
@@ -35,7 +36,7 @@ ORDER = (
 )
 """A later sheet wins over an earlier one. On paper `print` comes after all of them."""
 
-_WHEREVER = {"tokens", "base", "tables", "layout", "fields", "results", "figures", "forced-colors"}
+_WHEREVER = {"tokens", "base", "tables", "layout", "fields", "results", "figures", "figure-sizes", "forced-colors"}
 _ON_THE_SITE = _WHEREVER | {"math-font", "lists", "palette"}
 _INSTRUMENTS = {"panel", "boxes", "code", "film"}
 

@@ -87,7 +87,7 @@ def pieces_of(site: Site, chapter: Chapter, query: str) -> list[Panel | Markup]:
             pieces.append(evidence_of(site, piece, lang))
         elif isinstance(piece, FigureRef):
             drawn = site.render(f"figures/chapters/{piece.name}.svg", {"lang": lang, "id": piece.id})
-            pieces.append(Markup(drawn))
+            pieces.append(Markup(f"<figure>\n{drawn}</figure>"))
         else:
             pieces.append(Markup(piece))
     return pieces
