@@ -14,7 +14,7 @@ QUERIES = {
         grad_norm                       start#loss-scaled
         SFTTrainer                      conformance/trl
         SigLipLoss                      conformance/open_clip
-        no_sync                         conformance/torch_ddp
+        no_sync                         calculators/no_sync_timeline
         GradScaler                      mixed-precision-order#sec-range
         found_inf                       calculators/overflow_skip
         clip_grad_norm_                 glossary#clipping
@@ -49,7 +49,7 @@ QUERIES = {
         KL                              calculators/loss_terms
         distillation                    calculators/loss_terms
         whitening                       more-than-one-term#sec-whitening
-        advantage                       calculators/batch_statistics
+        advantage                       glossary#advantage
         BatchNorm                       calculators/batch_statistics
         load balancing                  calculators/batch_statistics
         replica_ledger                  calculators/replica_ledger
@@ -80,7 +80,7 @@ QUERIES = {
         负例                  glossary#negative
         规约                  glossary#reduction
         归约                  glossary#reduction
-        显卡                  start#
+        显卡                  gradient-flip
         死锁                  two-process-verification#sec-run
         挂起                  two-process-verification#sec-run
         反缩放                glossary#unscale
@@ -109,7 +109,7 @@ QUERIES = {
         辅助损失              calculators/loss_terms
         白化                  calculators/batch_statistics
         负载均衡              calculators/batch_statistics
-        张量并行              start#mesh
+        张量并行              calculators/mesh_ledger
         序列并行              calculators/mesh_ledger
         上下文并行            calculators/mesh_ledger
         专家并行              calculators/mesh_ledger
