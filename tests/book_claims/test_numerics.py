@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_
+from torch.utils.data import DistributedSampler
 
 IGNORED = -100
 
@@ -173,3 +174,51 @@ def test_equal_logits_do_not_show_a_label_that_was_shifted_twice() -> None:
     logits = torch.zeros(*twice_shifted.shape, vocabulary)
     loss = cross_entropy(logits.flatten(0, 1), twice_shifted.flatten(), reduction="sum")
     assert float(loss) / math.log(vocabulary) == pytest.approx(int((twice_shifted != IGNORED).sum()), rel=1e-6)
+
+
+# --- counts in a checkpoint
+
+
+def test_a_restored_scheduler_applies_the_new_function_to_the_old_count_from_its_next_step_on() -> None:
+    def trainer(total: int) -> tuple[torch.optim.AdamW, torch.optim.lr_scheduler.LambdaLR]:
+        optimizer = torch.optim.AdamW([torch.ones(1, requires_grad=True)], lr=1)
+        return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda count: 1 - count / total)
+
+    saved, scheduler = trainer(100)
+    for parameter in saved.param_groups[0]["params"]:
+        parameter.grad = torch.ones(1)
+    for _ in range(50):
+        saved.step()
+        scheduler.step()
+    optimizer, resumed = trainer(1000)
+    optimizer.load_state_dict(saved.state_dict())
+    resumed.load_state_dict(scheduler.state_dict())
+    assert resumed.last_epoch == 50
+    assert [state["step"] for state in optimizer.state.values()] == [50]
+    assert optimizer.param_groups[0]["lr"] == 1 - 50 / 100
+    optimizer.step()
+    resumed.step()
+    assert optimizer.param_groups[0]["lr"] == 1 - 51 / 1000
+
+
+def test_what_ranks_have_read_is_a_prefix_of_one_permutation_known_by_its_number_of_samples() -> None:
+    def read(ranks: int, each: int) -> set[int]:
+        samplers = [DistributedSampler(range(1000), ranks, rank, seed=3) for rank in range(ranks)]  # type: ignore[arg-type, var-annotated]
+        return {index for sampler in samplers for index in list(sampler)[:each]}
+
+    assert read(8, 50) == read(4, 100) == read(1, 400)
+    assert len(read(8, 50) - read(4, 50)) == 200
+
+
+def test_the_growth_counter_of_a_scaler_counts_finite_attempts_in_a_row_and_is_saved() -> None:
+    scaler = torch.amp.GradScaler("cpu")
+    weight = torch.ones(1, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    found = []
+    for factor in (1.0, 1.0, math.inf, 1.0):
+        optimizer.zero_grad()
+        scaler.scale(weight.sum() * factor).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        found.append(scaler.state_dict()["_growth_tracker"])
+    assert found == [1, 2, 0, 1]
