@@ -10,9 +10,9 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn.parallel import DistributedDataParallel
 
@@ -24,7 +24,9 @@ MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 
 def run(world: World) -> Result | None:
-    answers = {part.__name__: part(world) for part in (ddp, empty_rank, maximum, scaler, optimizers, sharded, hybrid)}
+    answers = {
+        part.__name__: part(world) for part in (ddp, empty_rank, maximum, scaler, optimizers, sharded, hybrid, split)
+    }
     return cast(Result, {"name": "parallel_ranks", "answers": answers}) if world.rank == 0 else None
 
 
@@ -319,4 +321,28 @@ def hybrid(world: World) -> dict[str, float]:
             cast(FSDPModule, model).set_gradient_divide_factor(factor)
         model(torch.full((1, 2), 10.0**world.rank)).sum().backward()
         found[str(factor)] = float(cast(DTensor, model.weight.grad).full_tensor()[0, 0])
+    return found
+
+
+class Split(nn.Module):
+    """A weight that every tensor parallel rank holds whole, and of whose gradient each has a part: 256, then 1."""
+
+    def __init__(self, tensor_parallel: DeviceMesh) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(distribute_tensor(torch.ones(2), tensor_parallel, [Replicate()]))
+
+    def forward(self, part: Tensor) -> Tensor:
+        return cast(DTensor, self.weight).to_local(grad_placements=[Partial()]) * part
+
+
+def split(world: World) -> dict[str, float]:
+    """The first gradient element under FSDP2 with reductions in float32, by the type of the parameters in compute."""
+    mesh = init_device_mesh("cpu", (1, world.size), mesh_dim_names=("data", "tensor"))
+    found = {}
+    for dtype in (torch.bfloat16, torch.float32):
+        model = Split(mesh["tensor"])
+        policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
+        fully_shard(model, mesh=mesh["data"], mp_policy=policy)
+        model(torch.full((2,), (256.0, 1.0)[world.rank])).sum().backward()
+        found[str(dtype)] = float(cast(DTensor, model.weight.grad).full_tensor()[0])
     return found

@@ -96,3 +96,7 @@ def test_under_hybrid_sharding_the_default_is_the_mean_over_all_ranks(found: dic
 
 def test_a_divide_factor_is_applied_twice_where_the_shard_dimension_has_one_rank(found: dict[str, Any]) -> None:
     assert found["hybrid"] | {"None": 0} == {"None": 0, "1.0": 11.0, "4.0": 11 / 4**2}
+
+
+def test_the_sum_over_tensor_parallel_ranks_is_not_taken_in_the_reduce_dtype_of_fsdp2(found: dict[str, Any]) -> None:
+    assert found["split"] == {"torch.bfloat16": 256, "torch.float32": 257}
