@@ -28,7 +28,7 @@ class Panel:
     `prefix` stands before every field's name inside a chapter, where `action` is the chapter itself; `others` are the
     fields of the chapter's other panels, kept when this form is sent. `view` is None when the inputs are refused.
     `places` says in which cell of a field, counted from 0, its error is. `bench` is what only an own page has. `read`
-    are the fields that a pasted log line gave.
+    are the fields that a pasted log line gave. `example` is the state, as a query, that the text around speaks of.
     """
 
     name: str
@@ -48,6 +48,7 @@ class Panel:
     places: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     bench: Bench | None = None
     read: Mapping[str, str] = field(default_factory=dict)
+    example: str = ""
 
     @property
     def card_url(self) -> str:
@@ -117,8 +118,12 @@ class Panels:
         place: str = "",
         identity: str = "",
         others: Iterable[tuple[str, str]] = (),
+        example: Mapping[str, str] | None = None,
     ) -> Panel:
-        """The panel of a state inside a chapter; `place` is the chapter's address that the form leads to."""
+        """The panel of a state inside a chapter; `place` is the chapter's address that the form leads to.
+
+        `example` is the state that the chapter begins with.
+        """
         refusals = list(refusals)
         view = None
         read = read_from_log(calculator, fields)
@@ -148,6 +153,7 @@ class Panels:
             result_url=f"{page}/result",
             title=self.words(lang, name, "heading"),
             others=tuple(others),
+            example="" if example is None else urlencode(default_texts(calculator) | dict(example)),
         )
 
     def words(self, lang: Lang, name: str, which: str) -> str:

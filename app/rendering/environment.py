@@ -22,7 +22,7 @@ from markupsafe import Markup, escape
 from samestep.app.contract.languages import Lang
 from samestep.app.contract.limits import LONGEST_ADDRESS
 from samestep.app.contract.numbers import fraction_text, replica_name
-from samestep.app.contract.paths import Leaf, reason_at, value_at
+from samestep.app.contract.paths import Leaf, NoSuchStepError, reason_at, value_at
 from samestep.app.contract.rows import ROW_BREAKS, VALUE_BREAKS
 from samestep.app.rendering import scales
 
@@ -167,6 +167,19 @@ def out(lang: Lang, view: object, path: str, signed: bool = False) -> Markup:
     return _data(path, json.dumps(value), _vector(value, signed))
 
 
+def shown_text(lang: Lang, view: object, path: str) -> str:
+    """What a reader sees of the value at a path, as plain text; a `+` before the path asks for its sign."""
+    try:
+        value = value_at(view, path.removeprefix("+"))
+    except NoSuchStepError:
+        value = None  # a shorter list than the text's own example has
+    if value is None:
+        return _UNDEFINED[lang]
+    if isinstance(value, bool):
+        return _FLAGS[lang][value]
+    return _vector(value, path[0] == "+") if isinstance(value, list | tuple) else number(value, path[0] == "+")
+
+
 def _data(path: str, exact: str, shown: str) -> Markup:
     path, exact = escape(path), escape(exact)
     return Markup(f'<data data-field="{path}" data-value="{exact}" value="{exact}">{escape(shown)}</data>')
@@ -176,8 +189,7 @@ def _missing(lang: Lang, path: str, reason: str | None) -> Markup:
     why = (
         Markup("") if reason is None else Markup(' <small class="reason">{}</small>').format(reason_words(reason, lang))
     )
-    word = "不可用" if lang == "zh" else "undefined"
-    return Markup('<span class="undefined" data-field="{}">{}{}</span>').format(path, word, why)
+    return Markup('<span class="undefined" data-field="{}">{}{}</span>').format(path, _UNDEFINED[lang], why)
 
 
 def number_rows(lang: Lang, numbers: Iterable[Leaf]) -> Markup:
@@ -201,6 +213,7 @@ def _vector(value: Sequence[Any], signed: bool) -> str:
     return "[" + ", ".join(shown[:_LISTED]) + (f", … +{rest}]" if rest > 0 else "]")
 
 
+_UNDEFINED: dict[Lang, str] = {"zh": "不可用", "en": "undefined"}
 _FLAGS: dict[Lang, tuple[str, str]] = {"zh": ("否", "是"), "en": ("no", "yes")}
 
 _IN_LANGUAGE: dict[Lang, dict[str, Any]] = {

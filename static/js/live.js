@@ -314,6 +314,7 @@ class Panel {
 
   // addresses follow the state: the page's, the links below the panel, the other language
   follow(state) {
+    this.frame.dispatchEvent(new CustomEvent("state", { bubbles: true, detail: state }));
     for (const name of [...page.keys()]) if (name.startsWith(this.prefix)) page.delete(name);
     for (const [name, value] of state) page.set(this.prefix + name, value);
     writeAddressSoon();

@@ -15,7 +15,7 @@ GATHER = """async (names) => {
   const body = document.querySelector("[data-body]");
   const answers = await Promise.all(names.map((name) => fetch(`/en/calculators/${name}/result`)));
   body.innerHTML = (await Promise.all(answers.map((answer) => answer.text()))).join("");
-  return [...body.querySelectorAll("figure > .figure")].map((figure) => {
+  return [...body.querySelectorAll("figure .figure")].map((figure) => {
     const box = figure.getBoundingClientRect();
     const scale = figure.getScreenCTM().a;
     const texts = [...figure.querySelectorAll("text, tspan")].filter((text) => text.textContent.trim());
@@ -24,7 +24,7 @@ GATHER = """async (names) => {
       name: figure.getAttribute("aria-labelledby"),
       words: Math.min(...texts.map((text) => parseFloat(getComputedStyle(text).fontSize) * scale)),
       outside: Math.max(...texts.map((text) => over(text.getBoundingClientRect()))),
-      share: box.width / figure.parentElement.getBoundingClientRect().width,
+      share: box.width / figure.closest("figure").getBoundingClientRect().width,
       plane: figure.classList.contains("plane"),
     };
   });

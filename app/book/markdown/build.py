@@ -61,6 +61,8 @@ class Build:
     references: list[Reference] = field(default_factory=list)
     checked: list[CheckedNumber] = field(default_factory=list)
     refs: list[Ref] = field(default_factory=list)
+    quoted: list[tuple[Token, str, dict[str, str]]] = field(default_factory=list)
+    """The checked numbers of a calculator: the token, the calculator's name, the fields of the state."""
     counts: Counter[str] = field(default_factory=Counter)
     """Numbered things so far, by kind."""
     terms: list[str] = field(default_factory=list)

@@ -56,7 +56,8 @@ def _check(build: Build, token: Token, text: str, line: int) -> None:
         if bool(attrs["calc"]) == bool(attrs["evidence"]) or not attrs["field"]:
             raise UnconfirmedError('needs calc="NAME?…" or evidence="NAME", and field="…"')
         if attrs["calc"]:
-            href, result = _calculated(build, attrs["calc"])
+            href, result, fields = _calculated(build, attrs["calc"])
+            build.quoted.append((token, attrs["calc"].partition("?")[0], fields))
         else:
             href, result = _published(build, attrs["evidence"])
             href += row_anchor(result, attrs["field"])
@@ -70,7 +71,7 @@ def _check(build: Build, token: Token, text: str, line: int) -> None:
     token.attrs = {"class": "checked", "href": build.context.link(href), "data-field": attrs["field"]}
 
 
-def _calculated(build: Build, quoted: str) -> tuple[str, Any]:
+def _calculated(build: Build, quoted: str) -> tuple[str, Any, dict[str, str]]:
     name, _, query = quoted.partition("?")
     calculator = build.context.calculators.get(name)
     if calculator is None:
@@ -84,7 +85,7 @@ def _calculated(build: Build, quoted: str) -> tuple[str, Any]:
     for refusal in (*twice, *answer.refusals):
         raise UnconfirmedError(f"asks {name} for what it refuses: {refusal.told}")
     address = f"/{build.lang}/calculators/{name}"
-    return address + ("?" + urlencode(fields, safe=";,/:") if fields else ""), answer.view
+    return address + ("?" + urlencode(fields, safe=";,/:") if fields else ""), answer.view, fields
 
 
 def _published(build: Build, name: str) -> tuple[str, Any]:

@@ -24,6 +24,7 @@ from samestep.app.book.markdown.containers import boxes
 from samestep.app.book.markdown.discuss import discussions
 from samestep.app.book.markdown.equations import formulas
 from samestep.app.book.markdown.fences import fences
+from samestep.app.book.markdown.following import following_numbers
 from samestep.app.book.markdown.glue import keep_together
 from samestep.app.book.markdown.headings import headings
 from samestep.app.book.markdown.links import links
@@ -52,6 +53,7 @@ def compile_markdown(source: str, file: Path, context: Context, *, first_line: i
     terms(tokens, build)
     links(tokens, build)
     fences(tokens, build)
+    following_numbers(build)
     formulas(tokens, build)
     _anchors(tokens, build)
     cjk.join_lines(tokens)

@@ -4,7 +4,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from samestep.app.book.chapters import Book
@@ -18,6 +18,7 @@ from samestep.app.instruments.panels import default_texts
 from samestep.app.instruments.presets import load_presets
 from samestep.app.instruments.start import load_guide
 from samestep.app.paths import folder
+from samestep.app.rendering.environment import shown_text
 from samestep.app.web.bodies import Bodies, BodyError, retry_after
 from samestep.app.web.offload import Offload, OffloadError
 from samestep.app.web.pages.languages import of_address, other
@@ -27,6 +28,8 @@ from samestep.app.web.ready import matches, state_tag
 _UNKEPT = {"cache-control": "no-store"}
 _LARGE_FORM = 256 * 1024
 """Above so many bytes a form of typed fields goes to the worker."""
+
+_PATH, _MOST_PATHS = "shown", 256
 
 
 class CalculatorPages:
@@ -45,6 +48,7 @@ class CalculatorPages:
             Route("/{lang:lang}/calculators/{name}", self.calculator, methods=both),
             Route("/{lang:lang}/calculators/{name}/result", self.result, methods=both),
             Route("/{lang:lang}/calculators/{name}/more", self.more, methods=both),
+            Route("/{lang:lang}/calculators/{name}/values", self.values),
             Route("/{lang:lang}/calculators/{name}/case", self.case, methods=both),
             Route("/{lang:lang}/api", self._layout.beside(self.api)),
         ]
@@ -120,6 +124,17 @@ class CalculatorPages:
         if shown.view is None:
             return _html(self._site.panels.result(self._site.panels.result_panel(lang, shown)), 422, _UNKEPT)
         return _html(self._site.panels.more(lang, shown), 200, _UNKEPT)
+
+    async def values(self, request: Request) -> Response:
+        """What a reader sees at the paths `shown` of a state: for numbers in a text that follow a panel."""
+        pairs = parse_qsl(request.url.query, keep_blank_values=True)
+        paths = [text for name, text in pairs if name == _PATH and text.strip("+")][:_MOST_PATHS]
+        state = [pair for pair in pairs if pair[0] != _PATH]
+        calculator = _calculator(request)
+        found = await off_loop(len(request.url.query), lambda: shown(calculator, state))
+        if found.view is None:
+            return JSONResponse({}, 422, _UNKEPT)
+        return JSONResponse({path: shown_text(of_address(request), found.view, path) for path in paths}, 200, _UNKEPT)
 
     async def case(self, request: Request) -> Response:
         """The state as a file that this page opens again."""

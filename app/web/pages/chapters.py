@@ -81,6 +81,7 @@ def pieces_of(site: Site, chapter: Chapter, query: str) -> list[Panel | Markup]:
                     place=f"{place}#{piece.id}",
                     identity=piece.id,
                     others=[(f"{p}.{f}", v) for p in refs if p != piece.id for f, v in given[p].items()],
+                    example=piece.fields,
                 )
             )
         elif isinstance(piece, EvidenceRef):
