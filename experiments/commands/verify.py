@@ -193,7 +193,7 @@ def in_common(old: Result, new: Result) -> tuple[Result, Result, tuple[str, ...]
     parts = [
         {
             **result,
-            "rows": [row for row in result["rows"] if _subject(row) in both],
+            "rows": [row for row in result["rows"] if "framework" not in row or _subject(row) in both],
             "controls": [control for control in result["controls"] if control["id"] in controls],
         }
         for result in (old, new)

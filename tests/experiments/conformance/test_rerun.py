@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import pytest
 
-from samestep.app.evidence.bags import Result
+from samestep.app.evidence.bags import Result, Row
 from samestep.experiments.commands.verify import Comparison, in_common
 
 
@@ -46,6 +46,16 @@ def test_other_experiments_are_compared_whole() -> None:
     plain: Any = {"rows": [{"id": "one"}], "controls": []}
     old, new, left_out = in_common(plain, {**plain, "rows": []})
     assert (old["rows"], new["rows"], left_out) == ([{"id": "one"}], [], ())
+
+
+def test_rows_of_no_framework_are_always_compared() -> None:
+    plain = measured()
+    with_one = measured(accelerate="1.15.0")
+    for result in (plain, with_one):
+        result["rows"].insert(0, cast(Row, {"id": "plain"}))
+    old, new, left_out = in_common(with_one, plain)
+    assert names(old)[0] == names(new)[0] == ["plain"]
+    assert left_out == ("accelerate 1.15.0",)
 
 
 @pytest.mark.parametrize("identical", [True, False])
