@@ -21,6 +21,7 @@ EXPERIMENTS = (
     "fsdp_timeline",
     "gradient_scaling",
     "info_nce",
+    "other_terms",
     "train_tiny",
     "transformer_update",
 )
@@ -96,7 +97,7 @@ def test_what_cannot_run_says_why_and_ends_with_2(
 def test_what_runs_long_gets_processes_of_its_own_and_training_is_not_part_of_all() -> None:
     launches = runs.plan(runs.chosen([], True, training=False), None)
     assert [[each.name for each in launch.experiments] for launch in launches] == [
-        ["clip_ownership", "fsdp_timeline", "gradient_scaling", "info_nce", "mesh", "no_sync_timeline"],
+        ["clip_ownership", "fsdp_timeline", "gradient_scaling", "info_nce", "mesh", "no_sync_timeline", "other_terms"],
         ["audit_walkthrough"],
         ["conformance"],
         ["watch_walkthrough"],
