@@ -130,6 +130,15 @@ def place(family: Family) -> Path:
     return cache_folder() / "families" / f"{family.id}-{pins}-py{family.version.replace('.', '')}"
 
 
+def made(family: Family) -> bool:
+    """Whether its environment is here, and was made to the end."""
+    return _seal(family).is_file()
+
+
+def _seal(family: Family) -> Path:
+    return place(family) / "made"
+
+
 def interpreter(family: Family) -> Path:
     return place(family) / "bin" / "python"
 
@@ -142,7 +151,7 @@ def code(family: Family) -> Path:
 def install(family: Family, tell: Tell) -> Path:
     """Make the environment, once, and give its Python; raises NoEnvironmentError with what stood in the way."""
     target = place(family)
-    if not target.is_dir():
+    if not made(family):
         base = _base(family)
         free = shutil.disk_usage(_existing(target)).free // 2**20
         if free < family.megabytes + SPARE:
@@ -155,6 +164,7 @@ def install(family: Family, tell: Tell) -> Path:
         except BaseException:  # interrupted too: half an environment must not be taken for a whole one
             shutil.rmtree(target, ignore_errors=True)
             raise
+        _seal(family).touch()
     _link(family)
     return interpreter(family)
 

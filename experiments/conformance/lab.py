@@ -123,9 +123,8 @@ def _lacking(framework: Framework, *, asked: bool, which: Json) -> str | None:
     """Why it cannot be measured here, or None. An environment of its own is made only for what is asked for."""
     if framework.family:
         family = FAMILIES[framework.family]
-        here = families.place(family).is_dir()
-        made = asked or which == "listed" or (which == "cached" and here)
-        return None if made else f"in an environment of its own: run {NAME} --family {family.id} ({family.takes})"
+        there = asked or which == "listed" or (which == "cached" and families.made(family))
+        return None if there else f"in an environment of its own: run {NAME} --family {family.id} ({family.takes})"
     missing = [name for name in framework.packages if _version(name) is None]
     return f"not installed: {', '.join(missing)}" if missing else None
 
@@ -141,8 +140,8 @@ def pinned(framework: Framework) -> str | None:
 
 
 def _also(release: Release, which: Json) -> bool:
-    place = families.place(FAMILIES[release.family]) if release.family else releases.place(release)
-    return which == "listed" or (which == "cached" and place.is_dir())
+    here = families.made(FAMILIES[release.family]) if release.family else releases.place(release).is_dir()
+    return which == "listed" or (which == "cached" and here)
 
 
 def _version(package: str) -> str | None:
@@ -176,9 +175,14 @@ def _measure(
     report = measure(
         framework, scenarios, tell, default=release is None, target=target, hidden=hidden, family=family, watch=watch
     )
-    if whole and report.problem is None:
+    if whole and report.problem is None and not _unexpected(report):
         store.save(report, place)
     return report
+
+
+def _unexpected(report: Report) -> list[Task]:
+    """Measurements that brought the processes down where that is not what was expected."""
+    return [task for task in report.failed if _expected(report, task) != "aborts"]
 
 
 def _family(subject: Subject) -> Family | None:
@@ -222,8 +226,7 @@ def _unavailable(subject: Subject, report: Report) -> Iterator[NotMeasured]:
 
 def _everything_measured(subject: Subject, report: Report) -> Control:
     """The framework could be started, and gave a row for every task."""
-    aborted = [task for task in report.failed if _expected(report, task) == "aborts"]
-    measured = len(report.measured) + len(aborted)
+    measured = len(report.measured) + len(report.failed) - len(_unexpected(report))
     wanted = len(report.tasks) - len(report.unavailable)
     name = f"{subject.framework.name} {subject.version}"
     return control(

@@ -12,7 +12,7 @@ from samestep.experiments.conformance.frameworks import FRAMEWORKS
 @pytest.mark.parametrize("name", [name for name, each in FRAMEWORKS.items() if each.family])
 def test_every_setting_does_what_is_said_of_it(name: str, tmp_path: Path) -> None:
     framework = FRAMEWORKS[name]
-    if not families.place(FAMILIES[framework.family]).is_dir():
+    if not families.made(FAMILIES[framework.family]):
         pytest.skip(f"no environment yet: samestep-lab run conformance --family {framework.family}")
     made = lab.run(tmp_path, {"framework": [name]}, lambda step, done: None)
     assert [row["id"] for row in made["rows"] if not row["met"]] == []

@@ -73,6 +73,15 @@ def test_what_is_there_is_not_made_again_and_other_pins_take_its_place(family: F
     assert not families.place(family).exists()
 
 
+def test_what_was_killed_half_way_is_made_again(family: Family) -> None:
+    half = replace(family, id="half")
+    families.place(half).mkdir(parents=True)
+    assert not families.made(half)
+    families.install(half, silent)
+    assert families.made(half)
+    assert seen(half, "import tiny_module; print(tiny_module.ANSWER)") == "42"
+
+
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
