@@ -87,8 +87,9 @@ def test_lists_keep_to_the_books_words(name: str) -> None:
     ] == []
 
 
-def test_messages_of_the_calculators_keep_to_the_books_words() -> None:
-    lines = [line for file in (ROOT / "app").rglob("*.py") for line in file.read_text("utf-8").splitlines()]
+@pytest.mark.parametrize("room", ["app", "experiments/audit", "experiments/watch"])
+def test_messages_keep_to_the_books_words(room: str) -> None:
+    lines = [line for file in (ROOT / room).rglob("*.py") for line in file.read_text("utf-8").splitlines()]
     said = [text for line in lines for text in re.findall(r'"([^"\n]*)"', line) if _HAN.search(text)]
     assert [found for text in said for found in losers(text)] == []
 

@@ -42,7 +42,7 @@ def explain_beside(case: Case, found: Mapping[str, Difference | None], stage: st
             "en": f"It moved as far as {case.microbatches} averages of decay {number(decay)} take it, in place of one: "
             f"it is updated in every microbatch.",
             "zh": f"它移动的距离相当于 {case.microbatches} 次衰减为 {number(decay)} 的平均，而不是一次："
-            "每个微批次都更新了它。",
+            "每个微批都更新了它。",
         }
     return finding(case, "outside_state", which=listing(names), why=why)
 

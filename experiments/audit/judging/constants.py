@@ -99,14 +99,14 @@ def moved_inside(case: Case) -> Finding | None:
             "en": f"Between the backwards of one update they are multiplied by {number(factors[0])}, {len(moves)} "
             "times: every later microbatch sees smaller ones. Decay acts once, at the step.",
             "zh": f"一次更新的各次反向之间，它们被乘以 {number(factors[0])}，共 {len(moves)} 次："
-            "之后的每个微批次看到的都更小。衰减应只在 step 时作用一次。",
+            "之后的每个微批看到的都更小。衰减应只在 step 时作用一次。",
         }
         return regulariser(case, None, names, (shrunk,))
     return unknown(
         case,
         f"Parameters ({listing(names)}) are changed in place between the backwards of one update: later microbatches "
         "see others.",
-        f"一次更新的各次反向之间，参数（{listing(names)}）被就地改动：之后的微批次看到的是另一组参数。",
+        f"一次更新的各次反向之间，参数（{listing(names)}）被就地改动：之后的微批看到的是另一组参数。",
     )
 
 

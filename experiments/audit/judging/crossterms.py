@@ -19,7 +19,7 @@ from samestep.experiments.audit.telling.report import Finding
 from samestep.experiments.audit.telling.wording import finding, listing
 
 PARTS: tuple[tuple[str, Text], ...] = (
-    ("cells", {"en": "microbatch of each rank", "zh": "rank 的每个微批次"}),
+    ("cells", {"en": "microbatch of each rank", "zh": "rank 的每个微批"}),
     ("ranks", {"en": "rank", "zh": "rank"}),
     ("steps", {"en": "accumulation step", "zh": "累积步"}),
 )

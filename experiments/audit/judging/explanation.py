@@ -88,7 +88,7 @@ def _backward_after_the_step(case: Case) -> Finding | None:
     if _late(case.reference) or not all(_late(trace) for trace in case.ranks):
         return None
     cells = [call for trace in case.ranks for call in trace.calls[-_late(trace) :]]
-    which: Text = {"en": "those of the last microbatches", "zh": "最后几个微批次的样本"}
+    which: Text = {"en": "those of the last microbatches", "zh": "最后几个微批的样本"}
     if all(cell is not None for cell in cells):
         which = which_samples(sorted(sample for cell in cells for sample in cell or ()))
     return finding(case, "dropped_microbatch", which=which, evidence=(AFTER_THE_STEP,))

@@ -25,7 +25,7 @@ Found = dict[str, Difference | None]
 
 UNNAMED: Text = {
     "en": "The gradient is a re-weighting of the microbatches' gradients by no rule known here.",
-    "zh": "梯度是各微批次梯度的重新加权，但不是这里已知的规则。",
+    "zh": "梯度是各微批梯度的重新加权，但不是这里已知的规则。",
 }
 
 BELOW_CROSS_TERMS = 1e-3
@@ -69,18 +69,18 @@ def explain_gradient(case: Case, found: Found) -> Finding:
     return unknown(
         case,
         "The gradient is neither a multiple of the right one nor a re-weighting of the microbatches' gradients.",
-        "梯度既不是正确值的倍数，也不是各微批次梯度的重新加权。",
+        "梯度既不是正确值的倍数，也不是各微批梯度的重新加权。",
         evidence=_limits_met(case),
     )
 
 
 def _not_finite(case: Case, which: str) -> Finding:
     if np.all(case.counts):
-        english, chinese = "not finite where the reference is", "不是有限数，参照却是"
+        english, chinese = "not finite where the reference is", "不是有限数，参考却是"
     else:
         english, chinese = (
             "not finite: is the mean of an empty microbatch taken (0/0)",
-            "不是有限数：是否对空的微批次取了均值（0/0）",
+            "不是有限数：是否对空的微批取了均值（0/0）",
         )
     return unknown(case, f"The gradient of {which} is {english}.", f"{which} 的梯度{chinese}。")
 

@@ -51,7 +51,7 @@ def detached(case: Case, check: SelfCheck) -> Finding:
     evidence: Text = {
         "en": f"{listing(names)} was given a tensor with a gradient and returned one without. Already on one process "
         f"the gradient is not the derivative of the loss: along one direction it is {number(check.ratio)} times that.",
-        "zh": f"{listing(names)} 收到带梯度的张量，返回的却不带。在单进程上梯度就已不是 loss 的导数："
+        "zh": f"{listing(names)} 收到带梯度的张量，返回的却不带。在单进程上梯度就已不是损失的导数："
         f"沿一个方向是它的 {number(check.ratio)} 倍。",
     }
     return finding(
@@ -97,8 +97,8 @@ def remarks(reference: Run, runs: Sequence[Run], check: SelfCheck | None) -> lis
                 "en": "The reference's gradient is not the derivative of its loss (along one direction it is "
                 f"{number(check.ratio)} times that): a detached target, or a gradient changed by hand, does this on "
                 "purpose; a piece of the graph that is missing, by mistake.",
-                "zh": f"参照的梯度不是其 loss 的导数（沿一个方向是它的 {number(check.ratio)} 倍）："
-                "有意为之的有分离的目标、手工改动的梯度；无意的则是计算图少了一段。",
+                "zh": f"参考的梯度不是其损失的导数（沿一个方向是它的 {number(check.ratio)} 倍）："
+                "若是有意的，可能是切断了梯度的目标，或手工改动的梯度；若是无意的，就是计算图断了一段。",
             }
         )
     return found

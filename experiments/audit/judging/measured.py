@@ -51,7 +51,7 @@ def explain_measured(case: Case) -> Finding | None:
 
 MEASURED: Text = {
     "en": "Weights are of what each rank backpropagated, by the targets that its losses counted.",
-    "zh": "权重针对各 rank 实际反向传播的部分，按其 loss 所计的目标数。",
+    "zh": "权重针对各 rank 实际反向传播的部分，按其损失所计的目标数。",
 }
 
 
@@ -86,7 +86,7 @@ def who_is_missing(case: Case) -> Text | None:
     shown = "; ".join(f"rank {rank}: {listing(ks)}" for rank, ks in by_rank.items())
     return {
         "en": f"Rank 0 steps without these microbatches of other ranks: {shown}.",
-        "zh": f"rank 0 的更新里没有其他 rank 的这些微批次：{shown}。",
+        "zh": f"rank 0 的更新里没有其他 rank 的这些微批：{shown}。",
     }
 
 

@@ -132,7 +132,7 @@ def _finding(case: Case, block: Block, weights: Array, right: list[str]) -> Find
         if right
         else {"en": "No other term is right either.", "zh": "其余各项也都不对。"}
     )
-    this: Text = {"en": f"This is the term “{block.name}” of the loss.", "zh": f"这是 loss 中的“{block.name}”项。"}
+    this: Text = {"en": f"This is the term “{block.name}” of the loss.", "zh": f"这是损失中的“{block.name}”项。"}
     evidence = (this, others)
     if block.constant:
         return regulariser(
@@ -155,7 +155,7 @@ def _finding(case: Case, block: Block, weights: Array, right: list[str]) -> Find
     return _reweighted(case, block, weights, evidence)
 
 
-PART_OF_ALL: Text = {"en": "microbatch of each rank", "zh": "rank 的每个微批次"}
+PART_OF_ALL: Text = {"en": "microbatch of each rank", "zh": "rank 的每个微批"}
 TERM_USUAL: Text = {"en": "this term is divided otherwise than the others", "zh": "这一项的除法与其余各项不同"}
 
 
@@ -170,7 +170,7 @@ def _reweighted(case: Case, block: Block, weights: Array, evidence: tuple[Text, 
         return finding(case, rule.pattern, weights=shown, evidence=evidence, term=block.name)
     text: Text = {
         "en": "One term of the loss is weighted otherwise than on one process.",
-        "zh": "loss 中有一项的权重与单进程不同。",
+        "zh": "损失中有一项的权重与单进程不同。",
     }
     return finding(case, "unknown", weights=shown, evidence=evidence, what=text, term=block.name)
 

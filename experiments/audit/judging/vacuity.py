@@ -21,7 +21,7 @@ def vacuous(case: Case, first: str | None) -> Finding | None:
             )
         return _vacuous(case, "optimizer.step() was never called", "从未调用 optimizer.step()")
     if _not_finite(reference) and (first is None or ranks[0].loss_scale is None):
-        return _vacuous(case, "the reference's own gradient is not finite", "参照自身的梯度就不是有限数")
+        return _vacuous(case, "the reference's own gradient is not finite", "参考自身的梯度就不是有限数")
     silent = all(_silent(trace) for trace in ranks)
     if silent and (first is None or not _silent(reference)):
         if any(trace.steps for trace in ranks) and _moved(reference, ranks[0]):

@@ -53,7 +53,7 @@ def clipped_by_hand(case: Case, factor: float) -> Finding | None:
 BY_HAND: Text = {
     "en": "Told from a hand-written clip: the gradient before it is right, and it is scaled down by √P more than on "
     'one process. ctx.note("norm", norm) before the scaling would show the norm itself.',
-    "zh": "由手写的裁剪推断：裁剪之前的梯度正确，却比单进程多缩小了 √P 倍。在缩放之前调用 "
+    "zh": "由手写的裁剪推断：裁剪之前的梯度正确，裁剪之后却只有单进程的 1/√P。在缩放之前调用 "
     'ctx.note("norm", norm) 即可直接看到范数。',
 }
 

@@ -20,7 +20,7 @@ TEXTS: dict[str, Text] = {
     "synchronised_batch_norm": {
         "en": "{where} takes statistics over the ranks but not over microbatches: with one microbatch it can be equal, "
         "with several it cannot.",
-        "zh": "{where} 跨 rank 但不跨微批次求统计量：只有一个微批次时可以相等，多个时不能。",
+        "zh": "{where} 跨 rank 但不跨微批求统计量：只有一个微批时可以相等，多个时不能。",
     },
     "autocast": {
         "en": "{where} is on: gradients carry its rounding, which no tolerance for float64 admits. Audit without "

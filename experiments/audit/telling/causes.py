@@ -41,7 +41,7 @@ CAUSES: dict[str, Cause] = {
         {
             "en": "Every microbatch counts the same, however many tokens it has: a mean of means. Divide each "
             "microbatch's sum by the count of the whole window.",
-            "zh": "每个微批次权重相同，与各自的 token 数无关：这是均值的均值。应把每个微批次的和除以整个窗口的计数。",
+            "zh": "每个微批权重相同，与各自的 token 数无关：这是均值的均值。应把每个微批的和除以整个窗口的计数。",
         },
         "first-difference#sec-weights",
         "replica_ledger?counts={counts}&gradients={gradients}&scheme=microstep_mean_div_K_then_ddp_mean",
@@ -85,7 +85,7 @@ CAUSES: dict[str, Cause] = {
         {
             "en": "The losses are right, but {wrong} get only a part of their gradient: what was gathered carries none "
             "back. Use an all-gather whose backward sums.",
-            "zh": "loss 正确，但 {wrong} 只得到一部分梯度：收集来的张量没有把梯度传回。应使用反向会求和的 all-gather。",
+            "zh": "损失正确，但 {wrong} 只得到一部分梯度：收集来的张量没有把梯度传回。应使用反向会求和的 all-gather。",
         },
         "parallel-correctness#sec-negatives",
         "info_nce?scheme=local_loss_remote_detached",
@@ -95,8 +95,8 @@ CAUSES: dict[str, Cause] = {
             "en": "Each {part} is contrasted with its own negatives only: the gradient is what its parts give "
             "alone, not "
             "what the whole batch gives. Gather the representations (or cache them over the window) before the loss.",
-            "zh": "每个{part}只与自己的负样本对比：得到的是各部分单独的梯度，而不是整个批次的梯度。"
-            "应先汇集表示（或在窗口内缓存）再计算 loss。",
+            "zh": "每个{part}只与自己的负例对比：得到的是各部分单独的梯度，而不是整个批次的梯度。"
+            "应先汇集表示（或在窗口内缓存）再计算损失。",
         },
         "infonce-derivatives#sec-table",
         "info_nce?scheme=local_negatives_only",
@@ -108,7 +108,7 @@ CAUSES: dict[str, Cause] = {
             "is cut. Use SyncBatchNorm for ranks; for microbatches there is no exact repair but freezing the "
             "statistics.",
             "zh": "{where} 用各部分自己的统计量做归一化，更新因此取决于批次怎样切分。跨 rank 可用 SyncBatchNorm；"
-            "对微批次除了冻结统计量没有精确的修法。",
+            "对微批除了冻结统计量没有精确的修法。",
         },
         "parallel-correctness#sec-equivalence",
         "objective_weights",
@@ -138,7 +138,7 @@ CAUSES: dict[str, Cause] = {
         {
             "en": "The norm counts {what} {times} times: {found} instead of {expected}. Each parameter has one owner; "
             "the others' copies do not count.",
-            "zh": "范数把 {what} 计了 {times} 次：得 {found}，应为 {expected}。每个参数只有一个所有者，其余副本不计。",
+            "zh": "范数把 {what} 计了 {times} 次：得 {found}，应为 {expected}。每个参数只有一个拥有者，其余拷贝不计。",
         },
         "sharding#sec-copies",
         "clip_ownership?scheme=every_copy",
@@ -147,7 +147,7 @@ CAUSES: dict[str, Cause] = {
         {
             "en": "The gradient is clipped while it is still multiplied by the loss scale ({scale:g}). Call "
             "scaler.unscale_(optimizer) first.",
-            "zh": "裁剪时梯度仍带着 loss scale（{scale:g}）。应先调用 scaler.unscale_(optimizer)。",
+            "zh": "裁剪时梯度仍带着损失缩放（{scale:g}）。应先调用 scaler.unscale_(optimizer)。",
         },
         "mixed-precision-order#sec-clip",
         "clip_order?scheme=clip_before_unscale",
@@ -155,7 +155,7 @@ CAUSES: dict[str, Cause] = {
     "per_microbatch_clip": Cause(
         {
             "en": "The gradient is clipped after every microbatch. Clip once, after the last backward of the window.",
-            "zh": "每个微批次之后都裁剪了一次梯度。应在窗口最后一次反向之后只裁剪一次。",
+            "zh": "每个微批之后都裁剪了一次梯度。应在窗口最后一次反向之后只裁剪一次。",
         },
         "mixed-precision-order#sec-clip",
         "clip_order?scheme=running_clip",
@@ -164,7 +164,7 @@ CAUSES: dict[str, Cause] = {
         {
             "en": "The optimizer steps {steps} times where the reference steps {expected} time(s): the window "
             "ends too early.",
-            "zh": "优化器走了 {steps} 步，参照只走 {expected} 步：累积窗口结束得太早。",
+            "zh": "优化器走了 {steps} 步，参考只走 {expected} 步：累积窗口结束得太早。",
         },
         "gradient-scaling#sec-accumulation",
         "gradient_scaling",
@@ -211,7 +211,7 @@ CAUSES: dict[str, Cause] = {
         {
             "en": "Each {part} was computed by itself: its loss depends on the other samples that it is given (a mean "
             "or variance over the batch, balancing, whitening, a perturbation), and it was given only its own.",
-            "zh": "每个{part}是单独计算的：它的 loss 取决于一同给它的其他样本（批次的均值或方差、负载均衡、"
+            "zh": "每个{part}是单独计算的：它的损失取决于一同给它的其他样本（批次的均值或方差、负载均衡、"
             "白化、扰动等），"
             "而它只拿到了自己的那些。",
         },
@@ -222,7 +222,7 @@ CAUSES: dict[str, Cause] = {
         {
             "en": "Each microbatch's mean counts by its number of samples, not of valid tokens. Divide its sum by the "
             "count of the whole window.",
-            "zh": "每个微批次的均值按样本数加权，而不是按有效 token 数。应把它的和除以整个窗口的计数。",
+            "zh": "每个微批的均值按样本数加权，而不是按有效 token 数。应把它的和除以整个窗口的计数。",
         },
         "first-difference#sec-weights",
         "replica_ledger?counts={counts}&gradients={gradients}&scheme=microstep_mean_div_K_then_ddp_mean",
@@ -231,7 +231,7 @@ CAUSES: dict[str, Cause] = {
         {
             "en": "What has been summed over the ranks is summed again after each later microbatch, so early ones "
             "count P times more. Reduce once, after the last backward of the window.",
-            "zh": "已在 rank 之间求和的梯度，在之后每个微批次又被求和一次，越早的微批次权重越大（每次 P 倍）。"
+            "zh": "已在 rank 之间求和的梯度，在之后每个微批又被求和一次，越早的微批权重越大（每次 P 倍）。"
             "应在窗口最后一次反向之后只归约一次。",
         },
         "first-difference#sec-weights",

@@ -29,7 +29,7 @@ EDITS: dict[str, Text] = {
     },
     "step_inside_window": {
         "en": "move optimizer.step() behind the loop over the microbatches",
-        "zh": "把 optimizer.step() 移到微批次循环之后",
+        "zh": "把 optimizer.step() 移到微批循环之后",
     },
     "clip_before_unscale": {
         "en": "scaler.unscale_(optimizer) right before the clip",
@@ -37,11 +37,11 @@ EDITS: dict[str, Text] = {
     },
     "clip_before_division": {
         "en": "divide the loss before backward(), or the gradients before the clip",
-        "zh": "在 backward() 之前除 loss，或在裁剪之前除梯度",
+        "zh": "在 backward() 之前除损失，或在裁剪之前除梯度",
     },
     "per_microbatch_clip": {
         "en": "move the clip behind the loop over the microbatches",
-        "zh": "把裁剪移到微批次循环之后",
+        "zh": "把裁剪移到微批循环之后",
     },
     "per_rank_clip": {
         "en": "clip after the all_reduce, with the norm of what came out of it",
@@ -53,7 +53,7 @@ EDITS: dict[str, Text] = {
     },
     "copies_counted": {
         "en": "add the squares of copied parameters once, after the squares of the shards were reduced",
-        "zh": "先归约分片的平方和，再把副本参数的平方只加一次",
+        "zh": "先归约分片的平方和，再把复制参数的平方只加一次",
     },
     "reduced_repeatedly": {
         "en": "reduce once, after the last backward of the window",
@@ -69,7 +69,7 @@ EDITS: dict[str, Text] = {
     },
     "regulariser": {
         "en": "divide the penalty by the number of microbatches, or add it once a window, on every rank",
-        "zh": "把惩罚项除以微批次数，或每个窗口只加一次，各 rank 都加",
+        "zh": "把惩罚项除以微批数，或每个窗口只加一次，各 rank 都加",
     },
     "random_numbers": {
         "en": "draw the numbers in data(), one row a sample, so that both runs use the same ones",
@@ -81,7 +81,7 @@ EDITS: dict[str, Text] = {
     },
     "settings": {
         "en": "scheduler.step() once after optimizer.step(), whatever the numbers of ranks and microbatches",
-        "zh": "每次 optimizer.step() 之后只调用一次 scheduler.step()，与 rank 数和微批次数无关",
+        "zh": "每次 optimizer.step() 之后只调用一次 scheduler.step()，与 rank 数和微批数无关",
     },
     "update_on_shards": {
         "en": "gather the whole matrix's gradient before the update, and keep this rank's part of the result",

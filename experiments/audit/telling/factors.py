@@ -9,34 +9,34 @@ USUAL: dict[str, Text] = {
     },
     "1/P": {
         "en": "the loss is divided by the global count, and the reduction averages on top; multiply the loss by P",
-        "zh": "loss 已除以全局计数，归约又取了一次平均；应把 loss 乘以 P",
+        "zh": "损失已除以全局计数，归约又取了一次平均；应把损失乘以 P",
     },
     "K": {
         "en": "the losses of the microbatches are added up and not divided by K",
-        "zh": "各微批次的 loss 相加后没有除以 K",
+        "zh": "各微批的损失相加后没有除以 K",
     },
     "1/K": {
         "en": "the loss is divided by the global count, and by the number of microbatches on top",
-        "zh": "loss 已除以全局计数，又除了一次微批次数",
+        "zh": "损失已除以全局计数，又除了一次微批数",
     },
     "P*K": {
         "en": "both sums, over ranks and microbatches, and no division",
-        "zh": "对 rank 与微批次都求了和，却没有除",
+        "zh": "对 rank 与微批都求了和，却没有除",
     },
     "1/(P*K)": {
         "en": "divided by the global count, and by P and K on top",
         "zh": "已除以全局计数，又除了 P 和 K",
     },
-    "N": {"en": "a summed loss and a summing reduction", "zh": "loss 求和，归约也求和"},
+    "N": {"en": "a summed loss and a summing reduction", "zh": "损失求和，归约也求和"},
     "1/N": {"en": "the division by the global count happens twice", "zh": "除以全局计数做了两次"},
     "N/P": {
         "en": "a summed loss that an averaging reduction divides by P alone",
-        "zh": "loss 求和，平均归约只除以了 P",
+        "zh": "损失求和，平均归约只除以了 P",
     },
-    "N/K": {"en": "a summed loss that is divided by K alone", "zh": "loss 求和，只除以了 K"},
+    "N/K": {"en": "a summed loss that is divided by K alone", "zh": "损失求和，只除以了 K"},
     "N/(P*K)": {
         "en": "a summed loss divided by the numbers of ranks and microbatches, not by the count",
-        "zh": "loss 求和，除以的是 rank 数与微批次数，而不是计数",
+        "zh": "损失求和，除以的是 rank 数与微批数，而不是计数",
     },
     "P^2": {
         "en": "two P too many: a local mean times P, and a reduction that sums",
@@ -51,8 +51,8 @@ USUAL: dict[str, Text] = {
         "en": "a hand-written clip whose norm counts every parameter once per rank makes this",
         "zh": "手写裁剪的范数把每个参数按 rank 各计一次，就会这样",
     },
-    "S": {"en": "the loss scale was never taken out", "zh": "loss scale 没有除掉"},
-    "1/S": {"en": "the loss scale was taken out without having been put in", "zh": "没乘 loss scale 却除了它"},
+    "S": {"en": "the loss scale was never taken out", "zh": "损失缩放没有除掉"},
+    "1/S": {"en": "the loss scale was taken out without having been put in", "zh": "没乘损失缩放却除了它"},
 }
 """What usually makes a factor."""
 

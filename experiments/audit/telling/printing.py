@@ -17,7 +17,7 @@ VERDICTS: dict[str, Text] = {
 }
 STAGES: dict[str, Text] = {
     "samples": {"en": "samples", "zh": "样本"},
-    "loss": {"en": "loss", "zh": "loss"},
+    "loss": {"en": "loss", "zh": "损失"},
     "replicas": {"en": "replicas", "zh": "各 rank"},
     "gradient": {"en": "gradient", "zh": "梯度"},
     "norm": {"en": "norm", "zh": "范数"},

@@ -19,8 +19,8 @@ def remarks(case: Case, found: dict[str, Difference | None], first: str | None, 
 def _gradients(case: Case) -> Iterator[Text]:
     quiet = compare.noise(case.reference.gradient) if "gradient" in case.reference.vectors else []
     for names, english, chinese in (
-        (quiet, "gradient zero in the reference", "参照中梯度为零"),
-        (case.reference.none_gradients, "no gradient (None) in the reference", "参照中没有梯度（None）"),
+        (quiet, "gradient zero in the reference", "参考中梯度为零"),
+        (case.reference.none_gradients, "no gradient (None) in the reference", "参考中没有梯度（None）"),
     ):
         if names:
             yield {"en": f"{english}: {', '.join(names)}", "zh": f"{chinese}：{'、'.join(names)}"}
@@ -39,7 +39,7 @@ def _not_compared(case: Case, runs: Sequence[Run]) -> Iterator[Text]:
     counts = noted.uncounted(case.reference, case.ranks)
     for names, english, chinese in (
         (alike, "there in one run only, or in another shape", "只在一次运行里有，或形状不同"),
-        (others, "a global name whose tensors are no copy of the parameters", "其中的张量不是参数副本的全局名字"),
+        (others, "a global name whose tensors are no copy of the parameters", "其中的张量不是参数拷贝的全局名字"),
         (counts, "noted more often in one run than in the other", "两次运行记录的次数不同"),
     ):
         if names:
@@ -80,13 +80,13 @@ def _decides_nothing(case: Case, found: dict[str, Difference | None], first: str
         yield {
             "en": "the loss that was differentiated differs, the update does not: a term without a gradient, a mean of "
             "another kind, or rounding",
-            "zh": "被求导的 loss 不同，更新却相同：某一项没有梯度、均值的取法不同，或只是舍入",
+            "zh": "被求导的损失不同，更新却相同：某一项没有梯度、均值的取法不同，或只是舍入",
         }
     if case.plan.wanted:
         yield {
             "en": f"the batch is small: only with {case.plan.wanted} samples could all microbatches have different "
             f"counts",
-            "zh": f"批次太小：至少 {case.plan.wanted} 个样本才能让各微批次的计数都不同",
+            "zh": f"批次太小：至少 {case.plan.wanted} 个样本才能让各微批的计数都不同",
         }
     if case.drawn and first is None:
         names = listing(case.drawn)

@@ -183,7 +183,7 @@ class Report:
             found.append(
                 {
                     "en": f"Right only while microbatches are equal: {passed[0]} is the same, {names} is not.",
-                    "zh": f"只有各微批次相等时才正确：{passed[0]} 相同，{names} 不同。",
+                    "zh": f"只有各微批相等时才正确：{passed[0]} 相同，{names} 不同。",
                 }
             )
         causes = {plan.name: plan.cause for plan in failed_ones}

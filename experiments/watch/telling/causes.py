@@ -24,7 +24,7 @@ OWN: dict[str, Cause] = {
         {
             "en": "Every sequence counts the same, so that a token of a short one weighs more: the loss takes a mean "
             "within each sequence first. --objective sequences says that this is meant.",
-            "zh": "每条序列权重相同，因此短序列里的 token 更重：loss 先在每条序列内取了均值。"
+            "zh": "每条序列权重相同，因此短序列里的 token 更重：损失先在每条序列内取了均值。"
             "若这是本意，请用 --objective sequences。",
         },
         "batch-noise#sec-objectives",
@@ -34,7 +34,7 @@ OWN: dict[str, Cause] = {
         {
             "en": "All tokens of an update weigh the same, but not 1/N: {value} times that. The loss is divided by "
             "something that does not follow the number of tokens, so that updates with more tokens weigh more.",
-            "zh": "同一次更新内各 token 权重相同，但不是 1/N，而是它的 {value} 倍：loss 除以的数不随 token 数变化，"
+            "zh": "同一次更新内各 token 权重相同，但不是 1/N，而是它的 {value} 倍：损失除以的数不随 token 数变化，"
             "token 多的更新因此更重。",
         },
         "batch-noise#sec-objectives",
@@ -44,7 +44,7 @@ OWN: dict[str, Cause] = {
         {
             "en": "What has been summed over the ranks is summed again after each later microbatch, so early ones "
             "count P times more. Reduce once, after the last backward of the window.",
-            "zh": "已在 rank 之间求和的梯度，在之后每个微批次又被求和一次，越早的微批次权重越大（每次 P 倍）。"
+            "zh": "已在 rank 之间求和的梯度，在之后每个微批又被求和一次，越早的微批权重越大（每次 P 倍）。"
             "应在窗口最后一次反向之后只归约一次。",
         },
         "gradient-scaling#sec-accumulation",
@@ -75,13 +75,13 @@ REASONS: dict[str, Text] = {
     "no_tokens": {
         "en": "The gradient is explained (residual {residual:.1e}), but no loss of tokens was recognised: the loss "
         "ends in {ends}. watch.tokens(loss_per_token, mask) marks it with one line.",
-        "zh": "梯度可以解释（残差 {residual:.1e}），但没有认出按 token 的 loss：它以 {ends} 结尾。"
+        "zh": "梯度可以解释（残差 {residual:.1e}），但没有认出按 token 的损失：它以 {ends} 结尾。"
         "加一行 watch.tokens(loss_per_token, mask) 即可标出。",
     },
     "compiled": {
         "en": "The gradient is explained (residual {residual:.1e}), but the loss is computed inside a compiled region "
         "that shows no tokens. Run with --eager, or mark it with watch.tokens(loss_per_token, mask) outside.",
-        "zh": "梯度可以解释（残差 {residual:.1e}），但 loss 在编译区域内计算，看不到 token。请加 --eager，"
+        "zh": "梯度可以解释（残差 {residual:.1e}），但损失在编译区域内计算，看不到 token。请加 --eager，"
         "或在区域外用 watch.tokens(loss_per_token, mask) 标出。",
     },
     "not_finite": {
@@ -98,7 +98,7 @@ REASONS: dict[str, Text] = {
         "en": "The loss at {where} contrasts the rows of a batch with each other: a row's loss depends on the others, "
         "and what other ranks' rows contribute as negatives is no weight of a token. samestep-lab audit compares the "
         "whole step.",
-        "zh": "{where} 的 loss 让批次内各行互相对比：一行的 loss 依赖于其他行，其他 rank 的行作为负样本的贡献"
+        "zh": "{where} 的损失让批次内各行互相对比：一行的损失依赖于其他行，其他 rank 的行作为负例的贡献"
         "不是某个 token 的权重。请用 samestep-lab audit 比较整个更新。",
     },
     "undetermined": {
@@ -109,11 +109,11 @@ REASONS: dict[str, Text] = {
     "signed": {
         "en": "The loss gives its tokens weights of both signs (from {least:.4g} to {most:.4g}), as advantages do: "
         "there is no share to compare them with.",
-        "zh": "loss 给各 token 的权重有正有负（{least:.4g} 到 {most:.4g}），例如优势函数：没有可比的份额。",
+        "zh": "损失给各 token 的权重有正有负（{least:.4g} 到 {most:.4g}），例如优势函数：没有可比的份额。",
     },
     "no_rows": {
         "en": "The loss does not show which tokens belong to one {unit}: --objective {objective} cannot be judged.",
-        "zh": "从 loss 看不出哪些 token 属于同一{unit}：无法判断 --objective {objective}。",
+        "zh": "从损失看不出哪些 token 属于同一{unit}：无法判断 --objective {objective}。",
     },
     "fault": {
         "en": "Watch itself failed, the run did not: {fault}. No weights are given.",
@@ -137,7 +137,7 @@ EMPTY: dict[str, Text] = {
     },
     "skipped": {
         "en": "The loss scaler skipped this step: the gradient overflowed.",
-        "zh": "loss scaler 跳过了这一步：梯度溢出。",
+        "zh": "损失缩放器跳过了这一步：梯度溢出。",
     },
 }
 
@@ -158,7 +158,7 @@ REFUSALS: dict[str, Text] = {
     },
     "pipeline": {
         "en": "The model runs in pipeline stages: only the last one sees the loss. Not supported.",
-        "zh": "模型按流水线分级运行：只有最后一级能看到 loss。不支持。",
+        "zh": "模型按流水线分阶段运行：只有最后一个阶段能看到损失。不支持。",
     },
     "context_parallel": {
         "en": "Sequences are cut over the ranks (context_parallel), and attention hands gradients from one to the "
@@ -191,13 +191,13 @@ NOTES: dict[str, Text] = {
     "batch_statistics": {
         "en": "{where} normalises by statistics of the batch: what a token's loss is depends on the others, so the "
         "weights are those of the losses as they were, not of independent samples.",
-        "zh": "{where} 按批次统计量归一化：一个 token 的 loss 依赖于其他样本，权重是对当时的 loss 而言，"
+        "zh": "{where} 按批次统计量归一化：一个 token 的损失依赖于其他样本，权重是对当时的损失而言，"
         "并非独立样本的权重。",
     },
     "custom_function": {
         "en": "The model has an autograd function of its own ({where}): what its backward does to gradients below the "
         "loss is not in these weights.",
-        "zh": "模型里有自定义的 autograd 函数（{where}）：它的反向在 loss 之下对梯度做的事不在这些权重里。",
+        "zh": "模型里有自定义的 autograd 函数（{where}）：它的反向在损失之下对梯度做的事不在这些权重里。",
     },
     "deepspeed": {
         "en": "DeepSpeed ({where}): whole gradients were asked of the engine, which is a collective of its own.",
@@ -206,7 +206,7 @@ NOTES: dict[str, Text] = {
     "nonzero": {
         "en": "N counts the tokens with a weight other than zero: the loss is reduced by hand, and its mask was not "
         "seen.",
-        "zh": "N 只计权重不为零的 token：loss 由脚本自己归约，掩码没有被看到。",
+        "zh": "N 只计权重不为零的 token：损失由脚本自己归约，掩码没有被看到。",
     },
     "silent": {
         "en": "{count} tokens weigh nothing.",
@@ -240,7 +240,7 @@ NOTES: dict[str, Text] = {
     },
     "off": {
         "en": "{names} do not follow: their gradient is made otherwise than that of the other {others} tensors.",
-        "zh": "{names} 与众不同：它们的梯度与其余 {others} 个张量的构成不一样。",
+        "zh": "{names} 的梯度与其余 {others} 个张量的构成不一样。",
     },
     "unseen": {
         "en": "No backward brought a gradient for {names}.",
@@ -248,7 +248,7 @@ NOTES: dict[str, Text] = {
     },
     "other_term": {
         "en": "The loss has another term, {name}, with the factor {factor} in each backward.",
-        "zh": "loss 另有一项 {name}，在各次反向中的系数是 {factor}。",
+        "zh": "损失另有一项 {name}，在各次反向中的系数是 {factor}。",
     },
     "fault": {
         "en": "Watch failed once on the way ({fault}); the run did not.",

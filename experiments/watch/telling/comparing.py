@@ -35,7 +35,7 @@ BY_HAND: Text = {
 }
 TAIL: Text = {
     "en": "the window is a partial one, and its losses are divided by the number of a full one",
-    "zh": "这是不满的窗口，loss 却仍除以完整窗口的微步数",
+    "zh": "这是不满的窗口，损失却仍除以完整窗口的微步数",
 }
 UNITS: dict[str, Text] = {"sequences": {"en": "sequence", "zh": "序列"}, "samples": {"en": "sample", "zh": "样本"}}
 EVEN = {"uniform", "class_weights", "empty"}
@@ -65,7 +65,7 @@ def compared(evidence: Evidence) -> Said:
     return unknown(
         f"Tokens weigh differently within a microbatch, from {least:.4g} to {most:.4g} times their share, by a rule "
         "that watch has no name for.",
-        f"同一个微批次内的 token 权重就不同，是应得份额的 {least:.4g} 到 {most:.4g} 倍，watch 没有这条规则的名字。",
+        f"同一个微批内的 token 权重就不同，是应得份额的 {least:.4g} 到 {most:.4g} 倍，watch 没有这条规则的名字。",
     )
 
 

@@ -129,7 +129,7 @@ def _places(update: UpdateReport, language: Language) -> Iterator[str]:
     cells = [cell for rank in update.cells for cell in rank]
     loss = next((cell.loss_line for cell in cells if cell.loss_line), None)
     backward = next((cell.line for cell in cells if cell.line), None)
-    names = {"en": ("loss", "backward", "step"), "zh": ("loss", "反向", "更新")}[language]
+    names = {"en": ("loss", "backward", "step"), "zh": ("损失", "反向", "更新")}[language]
     for name, line in zip(names, (loss, backward, update.line), strict=True):
         if line:
             yield f"{name} {line}"
