@@ -6,7 +6,7 @@ which the older release and the pinned one differ, and the public thread where i
 
 from dataclasses import dataclass
 
-from samestep.app.evidence.bags import Text
+from samestep.app.evidence.bags import ConformanceRow, Text
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,10 @@ class Fault:
     scenario: str
     url: str
     title: Text
+
+    def concerns(self, row: ConformanceRow) -> bool:
+        """Whether a row is of the measurement that shows the fault, in any release."""
+        return (row["framework"], row["setting"], row["scenario"]) == (self.framework, self.setting, self.scenario)
 
 
 FAULTS = (

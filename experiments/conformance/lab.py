@@ -31,7 +31,7 @@ from samestep.experiments.conformance import (
     watched,
 )
 from samestep.experiments.conformance.families import FAMILIES, Family
-from samestep.experiments.conformance.faults import FAULTS, Fault
+from samestep.experiments.conformance.faults import FAULTS
 from samestep.experiments.conformance.frameworks import FRAMEWORKS, Framework, Release
 from samestep.experiments.conformance.pairs import Report, Task, measure
 from samestep.experiments.conformance.scenarios import SCENARIOS
@@ -42,10 +42,11 @@ from samestep.experiments.results import control, result, write
 NAME = "conformance"
 RERUN = 1e-6
 SCOPE: Text = {
-    "zh": "CPU、Gloo，两个进程，每个微批一条样本，极小的模型；SGD（空窗用 AdamW）。不含 GPU、NCCL、损失缩放、"
-    "张量/流水/上下文并行。结论只对所列版本成立。",
-    "en": "CPU, Gloo, two processes, one sample a micro-batch, tiny models; SGD (AdamW for the empty window). No GPU, "
-    "NCCL, loss scaling, or tensor, pipeline and context parallelism. What is said holds for the versions named.",
+    "zh": "CPU、Gloo，两个进程，每个微批一条样本（场景 S 为几条序列），极小的模型；SGD（空窗用 AdamW）。"
+    "不含 GPU、NCCL、损失缩放、上下文并行。结论只对所列版本成立。",
+    "en": "CPU, Gloo, two processes, one sample a micro-batch (several sequences in scenario S), tiny models; SGD "
+    "(AdamW for the empty window). No GPU, NCCL, loss scaling or context parallelism. What is said holds for the "
+    "versions named.",
 }
 
 
@@ -250,7 +251,7 @@ def _planted(planted: Sequence[tuple[ConformanceRow, str]]) -> Iterator[Control]
 def _redetected(rows: Sequence[ConformanceRow]) -> Iterator[Control]:
     """A fault of an earlier release is a difference between what it does and what the pinned release does."""
     for fault in FAULTS:
-        same = [row for row in rows if _of(row, fault) and row["verdict"] != "not_measured"]
+        same = [row for row in rows if fault.concerns(row) and row["verdict"] != "not_measured"]
         old = next((row for row in same if row["version"] == fault.version), None)
         current = next((row for row in same if row["version"] == pinned(FRAMEWORKS[fault.framework])), None)
         if old is None or current is None:
@@ -258,10 +259,6 @@ def _redetected(rows: Sequence[ConformanceRow]) -> Iterator[Control]:
         name = _slug(f"fault-{fault.framework}-{fault.version}-{fault.setting}-{fault.scenario}")
         seen = _apart(old, current) > DIFFERS
         yield control(name, fault.title, seen, before=old["id"], after=current["id"], url=fault.url)
-
-
-def _of(row: ConformanceRow, fault: Fault) -> bool:
-    return (row["framework"], row["setting"], row["scenario"]) == (fault.framework, fault.setting, fault.scenario)
 
 
 def _apart(one: ConformanceRow, other: ConformanceRow) -> float:

@@ -19,10 +19,10 @@ from samestep.app.paths import cache_folder, write_whole
 from samestep.experiments.conformance.families import Family
 from samestep.experiments.conformance.frameworks import Framework, Release
 from samestep.experiments.conformance.pairs import Report
-from samestep.experiments.registry import ROOT
 
 CHILD = "samestep.experiments.conformance.child"
 PACKAGE = "samestep"
+ROOT = Path(__file__).resolve().parents[2]
 TABLE = ROOT / "experiments" / "conformance" / "frameworks" / "__init__.py"
 _BY_TASK = ("measured", "failed", "unavailable")
 
