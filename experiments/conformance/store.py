@@ -2,8 +2,9 @@
 
 Families are measured one at a time, some in an environment that takes a while to make; publishing puts them together.
 What is kept is what the processes said, before anybody judged it. Its name holds a digest of everything that the
-measurement comes from: the adapter and all modules of this project that its process imports, the framework's entry in
-the table, its pins. So nothing old can pass for new, and rows are judged by today's code every time.
+measurement comes from: the adapter and all modules of this project that its process imports (what they do, not what
+their comments say), the framework's entry in the table, its pins. So nothing old can pass for new, and rows are judged
+by today's code every time.
 """
 
 import ast
@@ -52,7 +53,7 @@ def place(framework: Framework, release: Release | None, family: Family | None) 
     packages = (family.pins, family.alone, family.version) if family else ()
     digest = hashlib.sha256(repr((framework, release, packages)).encode())
     for source in sources(CHILD, framework.module):
-        digest.update(source.read_bytes())
+        digest.update(_meaning(source))
     version = release.version if release else "pinned"
     return cache_folder() / "measured" / f"{framework.id}-{version}-{digest.hexdigest()[:16]}.json"
 
@@ -71,6 +72,21 @@ def sources(*modules: str) -> list[Path]:
             found[module] = place
             left += _imported(place)
     return [found[name] for name in sorted(found)]
+
+
+def _meaning(source: Path) -> bytes:
+    """What a module does, without comments and docstrings."""
+    tree = ast.parse(source.read_text("utf-8"))
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            node.body = [each for each in body if not _said(each)]  # type: ignore[attr-defined]
+    return ast.dump(tree).encode()
+
+
+def _said(statement: ast.AST) -> bool:
+    """A string that is a statement: words for a reader."""
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 
 
 def _imported(place: Path) -> Iterator[str]:

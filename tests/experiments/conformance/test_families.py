@@ -132,6 +132,15 @@ def test_what_was_measured_is_found_again_until_a_source_changes(monkeypatch: py
     assert store.load(store.place(framework, None, None)) is None
 
 
+def test_a_comment_changes_no_measurement_and_a_number_does(tmp_path: Path) -> None:
+    texts = ('"""Say it."""\nX = 1\n', '"""Say it better."""\n# why\nX = 1\n"""Of X."""\n', '"""Say it."""\nX = 2\n')
+    places = [tmp_path / f"{i}.py" for i in range(len(texts))]
+    for place, text in zip(places, texts, strict=True):
+        place.write_text(text)
+    one, commented, changed = map(store._meaning, places)
+    assert one == commented != changed
+
+
 def test_the_sources_of_a_measurement_are_what_its_process_imports() -> None:
     found = {place.relative_to(ROOT).as_posix() for place in store.sources(store.CHILD, FRAMEWORKS["torch_ddp"].module)}
     needed = {"child", "reader", "scenarios", "adapter", "frameworks/torch_ddp", "frameworks/plain_loop"}
