@@ -147,7 +147,7 @@ def _from_columns(columns: Columns, sizes: tuple[int, ...], *, exactly: bool) ->
 def _column(columns: Columns, name: str, sizes: tuple[int, ...], *, exactly: bool) -> Any:
     rows = getattr(columns, name)
     if tuple(map(len, rows)) != sizes:
-        en, zh = "needs one number for each entry of n", "须与 n 形状相同，每格一个数"
+        en, zh = "needs one number for each entry of n", "须与 n 形状相同，每个单元格一个数"
         raise InputError(en, zh, field=("microsteps", name), code="shape_mismatch")
     flat = list(chain.from_iterable(rows))
     if exactly:
@@ -287,7 +287,7 @@ def _items(cell: Cell, path: tuple[str | int, ...], read: Callable[[Any], Any]) 
         raise InputError(en, zh, field=(*path, sorted(extra)[0]), code="exclusive")
     items = cell["items"]
     if not items:
-        en, zh = "needs at least one item (an empty cell is n = 0)", "至少要有一项（空的格写 n = 0）"
+        en, zh = "needs at least one item (an empty cell is n = 0)", "至少要有一项（空单元格写 n = 0）"
         raise InputError(en, zh, field=(*path, "items"), code="too_short")
     masses, gradients, losses = [], [], []
     for i, item in enumerate(items):

@@ -212,7 +212,7 @@ def _given(value: Any, field: str, scheme: Scheme, window: Window) -> tuple[Any,
         return value if window.is_exact else float(value), WINDOW
     if tuple(len(row) for row in value) != window.sizes:
         en = f"the {field} table of scheme “{scheme.name}” needs one number a cell, in the shape of the window"
-        zh = f"方案“{scheme.name}”的 {field} 表须与窗口形状相同，每格一个数"
+        zh = f"方案“{scheme.name}”的 {field} 表须与窗口形状相同，每个单元格一个数"
         raise InputError(en, zh, field=("schemes", field), code="shape_mismatch")
     cells = [cell for row in value for cell in row]
     if field == "denominator" and any(cell < 0 for cell in cells):
