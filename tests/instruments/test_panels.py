@@ -504,14 +504,16 @@ def test_the_links_of_a_panel_lead_to_its_state(client: TestClient, chapter: Cha
     page = tree(client.get(f"{chapter.path}?{urlencode({f'{ref.id}.{k}': v for k, v in _other(ref).items()})}").text)
     frame = next(f for f in page.iter("article") if f.get("data-panel") == ref.id)
     links = {text_of(a): a.get("href", "") for a in frame.iter("a") if a.get("data-state") is not None}
-    assert len(links) == 3
+    assert len(links) == 4
     state = ref.fields | _other(ref)
     for label, href in links.items():
         assert dict(parse_qsl(urlsplit(href).query, keep_blank_values=True)).items() >= state.items(), label
         answer = client.get(href)
         assert answer.status_code == 200
         assert answer.headers["content-type"].startswith(
-            {"JSON": "application/json", "CSV": "text/csv"}.get(label, "text/html")
+            {"JSON": "application/json", "CSV": "text/csv", "Image": "image/png", "图片": "image/png"}.get(
+                label, "text/html"
+            )
         )
 
 
