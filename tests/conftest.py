@@ -14,11 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from starlette.testclient import TestClient
 from xdist.scheduler import LoadScopeScheduling
 
 ROOT = Path(__file__).parents[1]
 APP = (sys.executable, "-m", "app")
+
+settings.register_profile("tests", deadline=None)  # how long something takes is a benchmark's matter
+settings.load_profile("tests")
 
 collect_ignore = ["recipe"]  # laid over a copy of the tree by test_recipe.py, and tested there
 
