@@ -105,7 +105,7 @@ def test_the_pages_of_the_frameworks_show_every_published_coefficient(pages: dic
     for line in MATRIX.lines:
         for cell in line.of("coefficients").values():
             each = cell.row["values"].get("sequences")
-            for path, value in leaves(each, "values.sequences") if each else leaves(cell.row["coefficients"]):
+            for path, value in leaves(each, "values.sequences") if each else leaves(cell.row["coefficients"] or []):
                 shown = f'data-field="{cell.place}.{path}"'
                 assert shown in pages[line.framework]
                 assert value is None or f'{shown} data-value="{value!r}"' in pages[line.framework]
