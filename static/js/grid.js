@@ -111,6 +111,7 @@ class Grid {
     this.frame.addEventListener("keydown", (event) => this.undo(event));
     this.frame.addEventListener("paste", (event) => this.paste(event));
     area.addEventListener("cell", (event) => this.mark(event.detail));
+    area.addEventListener("redraw", () => this.frame.hidden || this.open(false));
     area.after(this.frame, this.actions);
     this.close();
     const table = area.value.trim() ? this.form(area.value) : this.blank;

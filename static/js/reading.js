@@ -191,13 +191,6 @@ document.addEventListener("click", async (event) => {
   if (button) (await import("./player.js")).start(button);
 });
 
-// ---- figures are inputs: what may be pulled says so
-
-document.addEventListener("pointerdown", async (event) => {
-  const handle = event.button === 0 && event.target.closest?.("[data-pull]");
-  if (handle) (await import("./pulling.js")).begin(handle, event);
-});
-
 // ---- one palette over everything, at `/` or Ctrl-K or on the link to the search; its script comes when it is asked for
 
 const finder = document.querySelector("[data-palette]");

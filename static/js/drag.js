@@ -1,0 +1,130 @@
+// Figures are inputs: what the server marks as a handle moves fields of its form, by the pointer or by the arrows. The
+// script only writes the fields; the answer comes as after any other input.
+//
+//   data-drag-x="a 0.1 0 32"   one unit of the drawing to the right adds 0.1 to the field `a`, from 0 to 32 in whole steps
+//   data-drag-y="grads:1:0 0.5"  one unit up adds 0.5 to row 1, column 0 of a field of rows
+//   data-drag-x="counts:0:0|a 0.1"  the first of these fields that is filled
+//   data-origin="40 316"       of a figure with one handle: where its fields are 0, so that a click anywhere says where to
+
+const BREAKS = /[;\n]/;
+
+// a field, or one number in a field of rows
+class Place {
+  constructor(form, written) {
+    const [names, unit, least = -Infinity, most = Infinity] = written.split(" ");
+    for (const name of names.split("|")) {
+      const [field, row, column] = name.split(":");
+      const found = form.elements[form.dataset.prefix + field];
+      if (found && (!this.field || !this.field.value.trim())) Object.assign(this, { field: found, row, column });
+    }
+    this.unit = Number(unit);
+    this.bounds = [Number(least), Number(most)];
+    this.step = least === -Infinity ? 10 ** Math.ceil(Math.log10(Math.abs(this.unit) * 2)) : 1;
+  }
+
+  get text() {
+    return this.row === undefined ? this.field.value : (this.field.value.split(BREAKS)[this.row]?.split(",")[this.column] ?? "");
+  }
+
+  get number() {
+    const [number, below = 1] = this.text.replace("−", "-").split("/").map(Number);
+    return number / below;
+  }
+
+  put(number) {
+    const [least, most] = this.bounds;
+    const rounded = Math.min(most, Math.max(least, Math.round(number / this.step) * this.step));
+    const text = String(Number(rounded.toPrecision(10)));
+    if (!Number.isFinite(rounded) || text === this.text.trim()) return;
+    if (this.row === undefined) this.field.value = text;
+    else {
+      const rows = this.field.value.split(BREAKS).map((row) => row.split(","));
+      rows[this.row][this.column] = text;
+      this.field.value = rows.map((row) => row.join(",")).join(";");
+      this.field.dispatchEvent(new Event("redraw")); // its table, where there is one
+    }
+    this.field.dispatchEvent(new Event("input", { bubbles: true }));
+  }
+}
+
+const formOf = (node) => node.closest("[data-panel]").querySelector("form[data-calculator]");
+const placesOf = (handle) => {
+  const places = ["dragX", "dragY"].map((way) => handle.dataset[way] && new Place(formOf(handle), handle.dataset[way]));
+  return places.every((place) => !place || (place.field && Number.isFinite(place.number))) ? places : [];
+};
+
+// handles are there for keyboard and pointer as often as the server draws them
+const HANDLE = "[data-drag-x], [data-drag-y]";
+const enable = (within) => {
+  for (const handle of within.querySelectorAll(HANDLE)) {
+    const places = placesOf(handle);
+    if (!places.length) continue;
+    handle.closest("svg").setAttribute("role", "group");
+    handle.setAttribute("role", "slider");
+    handle.setAttribute("tabindex", "0");
+    handle.setAttribute("aria-label", handle.dataset.label);
+    handle.setAttribute("aria-valuenow", places.find(Boolean).number);
+    handle.setAttribute("aria-valuetext", places.filter(Boolean).map((place) => place.text.trim()).join(", "));
+  }
+};
+enable(document);
+
+let held;
+const twin = (figure, handle) => [...figure.querySelectorAll(HANDLE)].indexOf(handle);
+addEventListener("state", (event) => {
+  const kept = held?.at ?? focused;
+  enable(event.target);
+  if (!kept || !event.target.contains(kept.panel) || document.activeElement !== document.body) return;
+  kept.panel.querySelectorAll(HANDLE)[kept.index]?.focus({ preventScroll: true });
+});
+
+let focused;
+addEventListener("focusin", (event) => {
+  const panel = event.target.matches?.(HANDLE) && event.target.closest("[data-panel]");
+  focused = panel ? { panel, index: twin(panel, event.target) } : undefined;
+});
+
+const MOVES = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowUp: [1, 1], ArrowDown: [1, -1] };
+addEventListener("keydown", (event) => {
+  const move = MOVES[event.key];
+  if (!move || !event.target.matches?.(HANDLE)) return;
+  event.preventDefault();
+  const places = placesOf(event.target);
+  // with one way to go, both pairs of arrows go it
+  const place = places[move[0]] || places.find(Boolean);
+  place?.put(place.number + move[1] * Math.sign(place.unit) * place.step);
+});
+
+addEventListener("pointerdown", (event) => {
+  const figure = event.button === 0 && event.target.closest?.("svg.figure");
+  const anywhere = figure && figure.dataset.origin && event.pointerType !== "touch";
+  const handle = event.target.closest?.(HANDLE) ?? (anywhere && figure.querySelector(HANDLE));
+  const places = figure && handle ? placesOf(handle) : [];
+  if (!places.length) return;
+  event.preventDefault();
+  handle.focus({ preventScroll: true });
+  const matrix = figure.getScreenCTM().inverse();
+  const at = (moved) => new DOMPoint(moved.clientX, moved.clientY).matrixTransform(matrix);
+  const start = at(event);
+  held = { at: focused, at0: start, places, from: places.map((place) => place && place.number), map: at };
+  if (figure.dataset.origin) pick(figure, start);
+});
+
+// where a click in a map of cells leads: the cell that holds the point
+const pick = (figure, point) => {
+  const [x, y] = figure.dataset.origin.split(" ").map(Number);
+  const [across, up] = held.places;
+  held.at0 = point;
+  held.from = [Math.floor((point.x - x) * across.unit), Math.floor((y - point.y) * up.unit)];
+  across.put(held.from[0]);
+  up.put(held.from[1]);
+};
+
+addEventListener("pointermove", (event) => {
+  if (!held) return;
+  const { x, y } = held.map(event);
+  const [across, up] = held.places;
+  if (across) across.put(held.from[0] + (x - held.at0.x) * across.unit);
+  if (up) up.put(held.from[1] + (held.at0.y - y) * up.unit);
+});
+for (const kind of ["pointerup", "pointercancel"]) addEventListener(kind, () => (held = undefined));

@@ -1,0 +1,62 @@
+"""Figures are inputs: their handles move the fields, by pointer and by keyboard."""
+
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Page, expect
+
+Open = Callable[..., Page]
+
+
+def pull(page: Page, handle: str, right: float, down: float) -> None:
+    page.locator(handle).first.scroll_into_view_if_needed()
+    box = page.locator(handle).first.bounding_box()
+    assert box
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    page.mouse.move(x, y)
+    page.mouse.down()
+    for part in (0.3, 0.6, 1):
+        page.mouse.move(x + part * right, y + part * down)
+    page.mouse.up()
+
+
+@pytest.mark.parametrize(
+    ("name", "handle", "field", "before"),
+    [
+        ("clip_order", "[data-drag-x^=microstep_grads]", "microstep_grads", "3,4;-3,0"),
+        ("clip_order", "[data-drag-x^=max_norm]", "max_norm", "1"),
+        ("clip_ownership", "[data-drag-x^=gradients]", "gradients", "24;32"),
+        ("direction_map", "[data-drag-x]", "a", "2"),
+        ("replica_ledger", "[data-drag-x^=counts]", "a", "2"),
+    ],
+)
+def test_a_handle_of_a_figure_moves_its_field(open_page: Open, name: str, handle: str, field: str, before: str) -> None:
+    page = open_page(f"/en/calculators/{name}")
+    typed = page.locator(f"#{name}-{field}")
+    expect(typed).to_have_value(before)
+    pull(page, handle, 60, -40)
+    dragged = typed.input_value()
+    assert dragged != before
+    expect(page.locator("[data-state=invalid]")).to_have_count(0)
+    if name == "clip_order" and field != "max_norm":  # the table that stands for the field shows the same
+        cells = page.locator(f"#{name} .grid input")
+        assert [cells.nth(i).input_value() for i in range(4)] == dragged.replace(";", ",").split(",")
+    page.locator(handle).first.focus()
+    page.keyboard.press("ArrowLeft")
+    expect(typed).not_to_have_value(dragged)
+    expect(page.locator(f"{handle}:focus")).to_have_count(1)  # drawn anew, and still in hand
+    page.keyboard.press("ArrowRight")
+    expect(typed).to_have_value(dragged)
+
+
+def test_a_click_in_the_map_says_which_cell(open_page: Open) -> None:
+    page = open_page("/en/calculators/direction_map")
+    plane = page.locator("svg.plane")
+    plane.scroll_into_view_if_needed()
+    box = plane.bounding_box()
+    assert box
+    unit = box["width"] / 360
+    page.mouse.click(box["x"] + (40 + 312 * 20.5 / 33) * unit, box["y"] + (316 - 312 * 10.5 / 33) * unit)
+    expect(page.locator("#direction_map-a")).to_have_value("20")
+    expect(page.locator("#direction_map-b")).to_have_value("10")
+    expect(page.locator("[data-verdict]")).to_contain_text("(20, 10)")
