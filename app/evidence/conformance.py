@@ -54,6 +54,8 @@ GLYPHS: Mapping[str, str] = {
 }
 """One sign a verdict, so that its colour does not say it alone."""
 COUNTERS = "counters"
+_COLUMNS = ("A", "B", "C", "D", "E", "F", "clip")
+"""Scenarios that most frameworks are put into; the others share a column of the overview."""
 _OBJECTIVES = ("S", "G", "H")
 """Scenarios with several sequences a micro-batch, where the objectives of reinforcement learning differ."""
 
@@ -128,9 +130,14 @@ class Release:
     version: str
     lines: tuple[Line, ...]
 
-    def signs(self, scenario: str) -> list[tuple[Line, Cell]]:
-        """The measurements of a scenario, in the order of the settings."""
-        return [(line, line.cells[scenario]) for line in self.lines if scenario in line.cells]
+    def signs(self, scenarios: Iterable[str]) -> list[tuple[Line, str, Cell]]:
+        """The measurements of these scenarios, each in the order of the settings."""
+        return [
+            (line, scenario, line.cells[scenario])
+            for scenario in scenarios
+            for line in self.lines
+            if scenario in line.cells
+        ]
 
 
 @dataclass(frozen=True)
@@ -172,6 +179,14 @@ class Matrix:
         """Scenarios of the overview: neither objectives of reinforcement learning nor counters, which have tables."""
         kinds = {row["scenario"]: row["kind"] for row in self._rows}
         return [name for name in self.result["cases"] if name not in _OBJECTIVES and kinds.get(name) != COUNTERS]
+
+    @property
+    def columns(self) -> list[str]:
+        return [name for name in self.overview if name in _COLUMNS]
+
+    @property
+    def others(self) -> list[str]:
+        return [name for name in self.overview if name not in _COLUMNS]
 
     @property
     def objectives(self) -> list[str]:
@@ -224,9 +239,9 @@ class Matrix:
             if control["id"].startswith("fault-")
         ]
 
-    def scenarios(self, kind: str) -> list[str]:
-        """The scenarios that have a measurement of this kind, in the order in which the result names them."""
-        present = {row["scenario"] for row in self._rows if row["kind"] == kind}
+    def scenarios(self, kind: str, lines: Iterable[Line]) -> list[str]:
+        """The scenarios in which these lines have a measurement of this kind, in the order of the result."""
+        present = {name for line in lines for name in line.of(kind)}
         return [name for name in self.result["cases"] if name in present]
 
     def chosen(self, framework: str = "", verdict: str = "", scenario: str = "") -> list[Line]:
