@@ -108,6 +108,20 @@ addEventListener("pointerdown", (event) => {
   const start = at(event);
   held = { at: focused, at0: start, places, from: places.map((place) => place && place.number), map: at };
   if (figure.dataset.origin) pick(figure, start);
+  if (event.pointerType !== "touch") return;
+  // a finger belongs to the element that it came down on, also when that is drawn anew and gone
+  event.target.addEventListener("touchmove", (moved) => pull(moved.touches[0]));
+  for (const kind of ["touchend", "touchcancel"]) event.target.addEventListener(kind, () => (held = undefined));
+});
+
+// a finger on a map scrolls the page; its tap says which cell
+addEventListener("click", (event) => {
+  const figure = event.pointerType === "touch" && event.target.closest?.("svg[data-origin]");
+  const handle = figure && figure.querySelector(HANDLE);
+  if (!handle || event.target.closest(HANDLE)) return;
+  held = { places: placesOf(handle) };
+  pick(figure, new DOMPoint(event.clientX, event.clientY).matrixTransform(figure.getScreenCTM().inverse()));
+  held = undefined;
 });
 
 // where a click in a map of cells leads: the cell that holds the point
@@ -120,11 +134,14 @@ const pick = (figure, point) => {
   up.put(held.from[1]);
 };
 
-addEventListener("pointermove", (event) => {
+const pull = (moved) => {
   if (!held) return;
-  const { x, y } = held.map(event);
+  const { x, y } = held.map(moved);
   const [across, up] = held.places;
   if (across) across.put(held.from[0] + (x - held.at0.x) * across.unit);
   if (up) up.put(held.from[1] + (held.at0.y - y) * up.unit);
-});
-for (const kind of ["pointerup", "pointercancel"]) addEventListener(kind, () => (held = undefined));
+};
+addEventListener("pointermove", (event) => event.pointerType !== "touch" && pull(event));
+for (const kind of ["pointerup", "pointercancel"]) {
+  addEventListener(kind, (event) => event.pointerType !== "touch" && (held = undefined));
+}

@@ -60,3 +60,20 @@ def test_a_click_in_the_map_says_which_cell(open_page: Open) -> None:
     expect(page.locator("#direction_map-a")).to_have_value("20")
     expect(page.locator("#direction_map-b")).to_have_value("10")
     expect(page.locator("[data-verdict]")).to_contain_text("(20, 10)")
+
+
+def test_a_finger_keeps_hold_while_the_figure_is_drawn_anew(open_page: Open) -> None:
+    page = open_page("/en/calculators/direction_map", viewport={"width": 390, "height": 844}, has_touch=True)
+    handle = page.locator("[data-drag-x]")
+    handle.evaluate("(handle) => handle.scrollIntoView({ block: 'center' })")
+    box = handle.bounding_box()
+    assert box
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    finger = page.context.new_cdp_session(page)
+    finger.send("Input.dispatchTouchEvent", {"type": "touchStart", "touchPoints": [{"x": x, "y": y}]})
+    for a in ("4", "6", "8"):
+        point = {"x": x + (int(a) - 2) * box["width"] / 26 * 312 / 33, "y": y}
+        finger.send("Input.dispatchTouchEvent", {"type": "touchMove", "touchPoints": [point]})
+        expect(page.locator("#direction_map-a")).to_have_value(a)
+        expect(page.locator("[data-verdict]")).to_contain_text(f"({a}, 8)")
+    finger.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
