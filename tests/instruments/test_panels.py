@@ -317,13 +317,22 @@ FIELDS = [(name, field) for name, state in TYPED.items() for field in state if f
 """Fields that not every text fits."""
 CHINESE = re.compile("[\u4e00-\u9fff]")
 BOOK = the_book()
-CARRIERS = [c for lang in LANGUAGES for c in BOOK.chapters[lang] if c.calculators]
+CARRIERS = [c for i, lang in enumerate(LANGUAGES) for c in BOOK.chapters[lang][i :: len(LANGUAGES)] if c.calculators]
+"""Every chapter in one of the languages, which hold the same panels and checked numbers."""
 FENCES = [(c, ref) for c in CARRIERS for ref in c.calculators]
 
 each_language = pytest.mark.parametrize("lang", LANGUAGES)
-each_state = pytest.mark.parametrize(
-    ("name", "state"), STATES, ids=[f"{name}?{urlencode(state, safe=';,/')}" for name, state in STATES]
+each_state_in_turn = pytest.mark.parametrize(
+    ("name", "state", "lang"),
+    [(name, state, LANGUAGES[i % 2]) for i, (name, state) in enumerate(STATES)],
+    ids=[f"{name}?{urlencode(state, safe=';,/')}" for name, state in STATES],
 )
+each_field_in_turn = pytest.mark.parametrize(
+    ("name", "field", "lang"),
+    [(name, field, LANGUAGES[i % 2]) for i, (name, field) in enumerate(FIELDS)],
+    ids=[f"{name}-{field}" for name, field in FIELDS],
+)
+"""The languages take turns: each is met at every calculator."""
 each_field = pytest.mark.parametrize(("name", "field"), FIELDS, ids=[f"{name}-{field}" for name, field in FIELDS])
 each_fence = pytest.mark.parametrize(
     ("chapter", "ref"), FENCES, ids=[f"{chapter.lang}-{chapter.slug}-{ref.id}" for chapter, ref in FENCES]
@@ -384,8 +393,7 @@ def disagreements(region: Element, answer: Any, lang: str) -> Iterator[str]:
             yield f"{path}: {value} for {expected!r}"
 
 
-@each_language
-@each_state
+@each_state_in_turn
 def test_every_output_of_a_page_is_the_json_value_of_the_same_state(
     client: TestClient, name: str, state: State, lang: str
 ) -> None:
@@ -429,8 +437,7 @@ def test_a_panel_shows_what_the_sources_show(client: TestClient, name: str, fiel
     assert fields <= shown
 
 
-@each_language
-@each_state
+@each_state_in_turn
 def test_page_fragment_and_posted_form_show_the_same_result(
     client: TestClient, name: str, state: State, lang: str
 ) -> None:
@@ -566,8 +573,7 @@ def refused_field(page: Element, panel: str, field: str) -> str:
     return message
 
 
-@each_language
-@each_field
+@each_field_in_turn
 def test_a_refused_form_keeps_all_that_was_typed_and_says_why_beside_the_field(
     client: TestClient, name: str, field: str, lang: str
 ) -> None:
@@ -597,8 +603,7 @@ def test_a_refused_panel_in_a_chapter_keeps_all_and_spoils_no_other(client: Test
         assert bool(outputs(by_id(page, f"{other.id}-result"))) == (other.id != ref.id)
 
 
-@each_language
-@each_field
+@each_field_in_turn
 def test_a_refused_fragment_carries_the_message_for_its_field(
     client: TestClient, name: str, field: str, lang: str
 ) -> None:
