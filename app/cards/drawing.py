@@ -19,6 +19,8 @@ _MARKS = {"same": "=", "other": "≠", "undefined": "?", "coincidence": "≈"}
 _COLOURS = {"same": "--reference", "other": "--current", "coincidence": "--current"}
 _HAN = re.compile("[\u2e80-\u9fff\uf900-\ufaff\uff00-\uffef]")
 _VIEW_BOX = re.compile(r'viewBox="([-\d. ]+)"')
+_NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Characters that a name may hold and XML cannot (XML 1.0, section 2.2)."""
 _PIECE = re.compile(
     "[\u2e80-\u9fff\uf900-\ufaff\uff00-\uffef][，。；：、！？）”]?|[^\\s\u2e80-\u9fff\uf900-\ufaff\uff00-\uffef]+\\s*|\\s+"
 )
@@ -64,7 +66,7 @@ def svg_of(card: Card, fonts: Fonts, style: str, colours: dict[str, str]) -> str
 def png_of(svg: str, fonts: Fonts) -> bytes:
     """The picture; pure, so that a worker may draw it."""
     return resvg_py.svg_to_bytes(
-        svg_string=svg,
+        svg_string=_NO_XML.sub("\N{REPLACEMENT CHARACTER}", svg),
         width=WIDTH,
         height=HEIGHT,
         skip_system_fonts=True,

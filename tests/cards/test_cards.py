@@ -1,5 +1,6 @@
 """Preview cards: what the page shows is what they show, in both languages, at a size that previews take."""
 
+import json
 import struct
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -88,6 +89,14 @@ def test_a_long_verdict_is_cut_with_an_ellipsis_and_stays_within_the_card() -> N
     lines = [text.text or "" for text in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
     assert sum("word" in line for line in lines) == 3
     assert lines[-2].endswith("…")
+
+
+@pytest.mark.parametrize("name", ["\x00", "a\x0bb", "\ufffe", "</svg>", "]]>&lt;", "\u202e🔥"])
+def test_a_name_that_xml_cannot_hold_or_would_end_it_still_gets_a_card(client: TestClient, name: str) -> None:
+    terms = [{"name": name, "counts": [[1]], "sums": [[2]]}]
+    assert client.post("/api/loss_terms", json={"terms": terms}).status_code == 200
+    picture = client.get("/en/calculators/loss_terms/card.png", params={"body.terms": json.dumps(terms)})
+    assert size_of(picture.content) == (1200, 630)
 
 
 def test_the_flattened_sheet_has_no_functions_left_and_every_class_of_the_sheets(tmp_path: Path) -> None:

@@ -67,10 +67,18 @@ def test_what_only_looks_like_a_printed_list_keeps_its_place_in_the_error() -> N
         ("eval_loss: 1.5 step: 20", {}),
         ("2.31", {}),
         ("1:2", {}),
+        ("lm loss: 2.3 | z loss: 0.01 | load_balancing_loss: 1.02 | kl_loss: 3 |", {"loss": "2.3"}),
+        ("loss: 2.31, max_grad_norm: 1.0", {"loss": "2.31"}),
+        ("loss: 2.31.", {"loss": "2.31"}),
     ],
 )  # fmt: skip
 def test_a_log_line_gives_the_training_loss_and_the_gradient_norm(line: str, read: dict[str, str]) -> None:
     assert read_log(line) == read
+
+
+@pytest.mark.parametrize("number", ["2,31", "1,234.5", "1/3", "7B", "2.31k", "0x10", "2_310", "2.3.1", "1e5000", "42%"])
+def test_a_number_in_a_log_line_is_read_whole_or_not_at_all(number: str) -> None:
+    assert read_log(f"loss: {number} grad_norm: 0.42") == {"gradient_norm": "0.42"}
 
 
 def test_a_log_line_in_one_field_fills_the_ones_that_belong_to_it() -> None:
