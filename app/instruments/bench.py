@@ -75,7 +75,7 @@ def bench_of(shown: Shown) -> Bench:
         general=shown.general,
         controls=_controls(calculator, shown) if shown.general else (),
         schemes=schemes,
-        scheme=shown.fields.get("scheme", schemes[0] if schemes else ""),
+        scheme=shown.fields.get("scheme") or getattr(shown.view, "selected", None) or next(iter(schemes), ""),
         switch=None if shown.general else _general_query(calculator, shown.fields),
         query=shown.query(),
         fields=shown.fields,

@@ -15,6 +15,7 @@ from samestep.app.contract.errors import FieldError, RefusedError
 from samestep.app.contract.languages import Lang
 from samestep.app.contract.models import Result
 from samestep.app.instruments.bench import Bench, bench_of, more_of
+from samestep.app.instruments.labels import in_words, labels_in
 from samestep.app.instruments.own_page import FILE, Shown, query_of
 from samestep.app.instruments.pasted import read_from_log
 from samestep.app.instruments.states import body_fields, view_of
@@ -29,6 +30,7 @@ class Panel:
     fields of the chapter's other panels, kept when this form is sent. `view` is None when the inputs are refused.
     `places` says in which cell of a field, counted from 0, its error is. `bench` is what only an own page has. `read`
     are the fields that a pasted log line gave. `example` is the state, as a query, that the text around speaks of.
+    `labels` are what the form calls its fields, where there are errors.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Panel:
     bench: Bench | None = None
     read: Mapping[str, str] = field(default_factory=dict)
     example: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def card_url(self) -> str:
@@ -67,6 +70,7 @@ class Panels:
     def __init__(self, jinja: Environment, root_path: str) -> None:
         self._jinja = jinja
         self._root = root_path.rstrip("/")
+        self._labels: dict[tuple[Lang, str], dict[str, str]] = {}
 
     def own(self, lang: Lang, shown: Shown) -> Panel:
         """The panel of an own page."""
@@ -87,7 +91,7 @@ class Panels:
     def result_panel(self, lang: Lang, shown: Shown) -> Panel:
         """What the result region of an own page needs of the panel, and no more."""
         name, page = shown.name, self._page(lang, shown.name)
-        errors, places = _by_field(shown.refusals, registry()[name], lang)
+        errors, places, labels = self._by_field(shown.refusals, registry()[name], lang)
         return Panel(
             name=name,
             id=name,
@@ -96,6 +100,7 @@ class Panels:
             values={},
             errors=errors,
             places=places,
+            labels=labels,
             view=shown.view,
             read=shown.read,
             lang=lang,
@@ -133,7 +138,7 @@ class Panels:
         except RefusedError as error:
             refusals += error.errors
         name, state = calculator.name, ("?" + urlencode(fields) if fields else "")
-        errors, places = _by_field(refusals, calculator, lang)
+        errors, places, labels = self._by_field(refusals, calculator, lang)
         page = self._page(lang, name)
         api = f"{self._root}/api/{name}"
         return Panel(
@@ -144,6 +149,7 @@ class Panels:
             values={**default_texts(calculator), **fields},
             errors=errors,
             places=places,
+            labels=labels,
             view=None if refusals else view,
             read=read,
             lang=lang,
@@ -177,26 +183,38 @@ class Panels:
         note = Markup(self._jinja.get_template("_read.html").render(context) if panel.read else "")
         return note + block(self._jinja, f"calculators/{panel.name}.html", "result", context)
 
+    def _by_field(
+        self, refusals: Iterable[FieldError], calculator: Calculator, lang: Lang
+    ) -> tuple[dict[str, str], dict[str, tuple[int, ...]], dict[str, str]]:
+        """Messages by the field they stand beside, the cells in it that they speak of, and what the form calls fields.
 
-def _by_field(
-    refusals: Iterable[FieldError], calculator: Calculator, lang: Lang
-) -> tuple[dict[str, str], dict[str, tuple[int, ...]]]:
-    """Messages by the field they stand beside, and the cells in it that they speak of.
+        What belongs to no field of the form comes under the empty name.
+        """
+        messages: dict[str, str] = {}
+        places: dict[str, tuple[int, ...]] = {}
+        labels: dict[str, str] = {}
+        for refusal in refusals:
+            labels = labels or self._form_labels(lang, calculator)
+            known = refusal.field in calculator.query.model_fields or refusal.field in _body_names(calculator)
+            told = refusal.message(lang)
+            if refusal.field in labels:  # the form of the whole body shows names
+                told = in_words(told, refusal.field, labels, lang)
+            name = refusal.field if known else ""
+            if refusal.field == FILE:  # all that is wrong with a file, so that it is corrected at one go
+                messages[FILE] = "\n".join(filter(None, [messages.get(FILE), refusal.message(lang)]))
+            elif name not in messages:
+                messages[name] = told if known else f"{refusal.field} {told}".strip()
+                places |= {name: refusal.place} if refusal.place else {}
+        return messages, places, labels
 
-    What belongs to no field of the form comes under the empty name.
-    """
-    messages: dict[str, str] = {}
-    places: dict[str, tuple[int, ...]] = {}
-    for refusal in refusals:
-        known = refusal.field in calculator.query.model_fields or refusal.field in _body_names(calculator)
-        text = refusal.message(lang) if known else f"{refusal.field} {refusal.message(lang)}".strip()
-        name = refusal.field if known else ""
-        if refusal.field == FILE:  # all that is wrong with a file, so that it is corrected at one go
-            messages[FILE] = "\n".join(filter(None, [messages.get(FILE), refusal.message(lang)]))
-        elif name not in messages:
-            messages[name] = text
-            places |= {name: refusal.place} if refusal.place else {}
-    return messages, places
+    def _form_labels(self, lang: Lang, calculator: Calculator) -> dict[str, str]:
+        """What the form of the panel calls its fields."""
+        key = lang, calculator.name
+        if key not in self._labels:
+            context = {"panel": self.panel(lang, calculator, {}), "lang": lang}
+            form = block(self._jinja, f"calculators/{calculator.name}.html", "form", context)
+            self._labels[key] = labels_in(form, calculator.name)
+        return self._labels[key]
 
 
 @cache

@@ -243,7 +243,7 @@ def test_the_scheduler_of_torch_counts_whether_or_not_the_optimizer_stepped() ->
         ({"eps": "nan"}, ("eps",), "finite"),
         ({"step": "1.5"}, ("step",), "whole"),
         ({"step": -1}, ("step",), ""),
-        ({"momentum": 0}, ("momentum",), "belongs to sgd"),
+        ({"momentum": "0.5"}, ("momentum",), "belongs to sgd"),
         ({"optimizer": "sgd"}, ("exp_avg",), "belongs to adamw"),
         ({"optimizer": "adam"}, ("optimizer",), ""),
         ({"amsgrad": True}, ("amsgrad",), ""),

@@ -70,7 +70,7 @@ class Inputs(models.Inputs):
     def _holds_together(self) -> "Inputs":
         other: OptimizerName = "sgd" if self.optimizer == "adamw" else "adamw"
         for name in OWN[other]:
-            if name in self.model_fields_set:
+            if getattr(self, name) != type(self).model_fields[name].default:  # a form sends all it shows
                 en, zh = f"belongs to {other}, not to {self.optimizer}", f"属于 {other}，不属于 {self.optimizer}"
                 raise InputError(en, zh, field=name, code="other_optimizer")
         for name in ("grad", "exp_avg", "exp_avg_sq", "momentum_buffer"):
