@@ -197,7 +197,7 @@ def test_all_numbers_and_the_program_follow_the_state_when_they_are_open(open_pa
 
 def test_a_preset_fills_the_instrument_with_one_click(open_page: Open) -> None:
     page = open_page("/en/calculators/sampler_padding")
-    page.locator(".presets a").first.click()
+    page.get_by_role("link", name="Ten samples on three replicas").click()
     shows(page, "consumed", 12, panel="sampler_padding")
     assert "pytorch/pytorch#25162" in page.inner_text(".presets")
 
