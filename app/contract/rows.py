@@ -24,6 +24,8 @@ _PRINTED = re.compile(r"(?:[\w./ -]{1,60}[:=]\s*)?(?:[\w.]{1,20}\()?\s*([\[(].*[
 """A list as Python, NumPy or PyTorch prints it, with the name before it in a log; the group is the list."""
 _PRINTED_OPTION = re.compile(r",\s*\w+=[\w'\".:<>]+(?=\s*[,)])")
 """`dtype=torch.float64`, `device='cuda:0'` behind a printed tensor."""
+_PRINTED_NUMBER = re.compile(r"\b(?:(?:np|numpy)\.(?:float|u?int)\d+|tensor)\(([^()\[\],]*)\)")
+"""`np.float64(2.5)`, `tensor(3)`: one number, as lists of such ones are printed."""
 _BETWEEN_ROWS = re.compile(r"[\])]\s*[,;]?\s*[\[(]")
 _BRACKETS = re.compile(r"[\[\]()]")
 _MEMBER_BREAK = re.compile(r"[+＋\s]+")
@@ -43,7 +45,7 @@ def split_rows(text: str) -> list[list[str]]:
     """
     text = lines_of(text)
     if "[" in text or text.startswith("("):
-        printed = _PRINTED.fullmatch(_PRINTED_OPTION.sub("", text.strip()))
+        printed = _PRINTED.fullmatch(_PRINTED_NUMBER.sub(r"\1", _PRINTED_OPTION.sub("", text.strip())))
         if printed:
             return [_printed_row(row) for row in _BETWEEN_ROWS.split(printed[1])]
     lines = text.strip(" \n").split("\n") if "\n" in text else [text]

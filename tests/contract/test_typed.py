@@ -45,6 +45,7 @@ def test_a_list_is_read_as_python_numpy_and_torch_print_it(rows: list[list[float
     tensor = torch.tensor(rows)
     printed = [str(rows), str(tuple(map(tuple, rows))), str(np.array(rows)), repr(np.array(rows)), str(tensor)]
     printed += [repr(tensor.double()), f"counts: {rows}", f"n = {tensor.tolist()}"]
+    printed += [str([list(row) for row in np.array(rows)]), str([list(row) for row in tensor])]
     for text in printed:
         assert rows_of(text) == tuple(tuple(map(Fraction, row)) for row in rows), text
 
@@ -53,6 +54,8 @@ def test_what_only_looks_like_a_printed_list_keeps_its_place_in_the_error() -> N
     assert split_rows("2,[3;8,0") == [["2", "[3"], ["8", "0"]]
     with pytest.raises(InputError) as error:
         rows_of("[[1, 2], [3, x]]")
+    with pytest.raises(InputError):
+        rows_of("[log(2), 3]")
     assert error.value.cell == (1, 1)
 
 
