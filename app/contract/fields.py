@@ -138,7 +138,18 @@ RawList = Annotated[list[RawNumber], Form("list")]
 RawExtendedList = Annotated[list[RawExtended], Form("list")]
 RawMatrix = Annotated[list[list[RawNumber]], Form("matrix")]
 RawExtendedMatrix = Annotated[list[list[RawExtended]], Form("matrix")]
-Matrix = Annotated[list[list[NonNegative]], Form("matrix")]
+
+
+def at_most(cells: int) -> BeforeValidator:
+    """For rows that are read at once: too many are refused before that, which takes seconds a million."""
+
+    def count(value: object) -> object:
+        if isinstance(value, list) and sum(len(row) for row in value if isinstance(row, list)) > cells:
+            raise InputError(f"hold more than {cells:,} cells", f"超过 {cells:,} 个单元格", code="too_long")
+        return value
+
+    return BeforeValidator(count)
+
 
 JSON = Form("json")
 """For a field that is neither a number nor numbers: it is typed as JSON."""

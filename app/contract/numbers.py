@@ -25,6 +25,8 @@ _RATIO_RE = re.compile(r"([+-]?[0-9]{1,18})\s*/\s*([0-9]{1,18})")
 LONGEST_NUMBER = 400
 _SHORT = 24
 _LONGEST_RATIO = 10**18
+_EASY = 10**300
+"""Whole numbers below it are within float64's range, whatever they round to."""
 _LARGEST = Fraction(1.7976931348623157e308)
 _SMALLEST = Fraction(5e-324)
 
@@ -92,6 +94,8 @@ def as_float(value: object) -> float:
     """The float64 nearest to `exact(value)`; a short way for what the millions of numbers of a large body are."""
     if type(value) is float and math.isfinite(value):
         return value + 0.0
+    if type(value) is int and -_EASY < value < _EASY:
+        return float(value)
     if type(value) is str and len(value) <= 40 and _NUMBER_RE.fullmatch(value):
         number = float(value)
         if 1e-300 < abs(number) < 1e300:  # near the ends `exact` tells what rounds into float64 from what is beyond

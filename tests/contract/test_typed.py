@@ -9,7 +9,7 @@ import torch
 from samestep.app.calculators import registry
 from samestep.app.contract.errors import InputError, RefusedError
 from samestep.app.contract.log_lines import read_log
-from samestep.app.contract.numbers import exact
+from samestep.app.contract.numbers import as_float, exact
 from samestep.app.contract.rows import rows_of, split_rows
 from samestep.app.instruments import states
 from tests.kit import Asked
@@ -133,3 +133,17 @@ def test_a_whole_models_size_is_cut_into_equal_layers_and_one_layer_of_that_size
     assert whole == by_hand
     assert fsdp.view(parameters="7e9")["implausible_width"] == 24_152
     assert fsdp.view_refusal(model="5", layers="32").field == "model"
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "most"), [("no_sync_timeline", "gradients", 4096), ("ratio_fingerprint", "counts", 200_000)]
+)
+def test_too_many_cells_are_refused_before_any_is_read(name: str, field: str, most: int) -> None:
+    error = Asked(name).refusal({"P": 2, "K": 2, field: [["x"] * most, ["x"]]})
+    assert (error.field, error.code) == (field, "too_long")
+    assert f"{most:,}" in error.en
+
+
+@pytest.mark.parametrize("number", [0, -3, 2**53 + 1, 10**299, 10**308, -(10**300) - 1])
+def test_a_whole_number_is_the_float64_nearest_to_it(number: int) -> None:
+    assert as_float(number) == float(Fraction(number))

@@ -21,7 +21,7 @@ from samestep.app.calculators.no_sync_timeline.programs import Order, Program, P
 from samestep.app.calculators.no_sync_timeline.wrappers import DDP, FSDP2, Replicas, agree, buckets
 from samestep.app.contract import models
 from samestep.app.contract.errors import InputError
-from samestep.app.contract.fields import JSON, Flag, OrBlank, Positive, RankRows, Real, whole_numbers
+from samestep.app.contract.fields import JSON, Flag, OrBlank, Positive, RankRows, Real, at_most, whole_numbers
 from samestep.app.contract.forms import Form
 from samestep.app.contract.limits import MAX_EXACT_CELLS, MAX_RANKS
 from samestep.app.contract.numbers import fraction_text
@@ -34,7 +34,7 @@ Outcome = Literal["steps", "waits", "raises"]
 MAX_PARAMETERS = 10**12
 MAX_TENSORS = 10_000
 
-Gradients = Annotated[list[list[Real]], Form("matrix")]
+Gradients = Annotated[list[list[Real]], at_most(MAX_EXACT_CELLS), Form("matrix")]
 Sizes = Annotated[tuple[int, ...], whole_numbers(1, MAX_PARAMETERS)]
 Cap = Annotated[Positive | None, OrBlank]
 
@@ -80,9 +80,6 @@ class Inputs(_Wrapped):
         if len(widths) > 1 or 0 in widths:
             en, zh = "need the same number of microsteps on every rank", "每个 rank 的微步数应相同"
             raise InputError(en, zh, field="gradients", code="shape_mismatch")
-        if len(self.gradients) * self.microsteps > MAX_EXACT_CELLS:
-            en, zh = f"hold more than {MAX_EXACT_CELLS:,} cells", f"超过 {MAX_EXACT_CELLS:,} 个单元格"
-            raise InputError(en, zh, field="gradients", code="too_long")
         if len(self.parameters) > MAX_TENSORS:
             en, zh = f"are more than {MAX_TENSORS:,}", f"超过 {MAX_TENSORS:,} 个"
             raise InputError(en, zh, field="parameters", code="too_long")

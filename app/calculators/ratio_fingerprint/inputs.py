@@ -9,11 +9,11 @@ from pydantic import Field
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.fields import (
     JSON,
-    Matrix,
     NonNegative,
     OptionalRowsText,
     OrBlank,
     Real,
+    at_most,
     numbers,
     whole_number,
     whole_rows,
@@ -26,7 +26,9 @@ Whole = Annotated[int, whole_number(1, MAX_RANKS)]
 
 
 MAX_SAMPLES = 10**9
-_Samples = Annotated[list[list[Annotated[int, whole_number(0, MAX_SAMPLES)]]], Form("matrix")]
+MAX_COUNTED = 200_000
+"""Cells whose counts are given; they are exact numbers."""
+_Samples = Annotated[list[list[Annotated[int, whole_number(0, MAX_SAMPLES)]]], at_most(MAX_COUNTED), Form("matrix")]
 _SampleRows = Annotated[tuple[tuple[int, ...], ...] | None, whole_rows(0, MAX_SAMPLES).optional()]
 Gradient = Annotated[tuple[Fraction, ...] | None, numbers().optional()]
 
@@ -71,7 +73,7 @@ class Inputs(InputsBase):
 
     P: Whole = Field(examples=[2])
     K: Whole = Field(examples=[3])
-    counts: Matrix | None = None
+    counts: Annotated[list[list[NonNegative]], at_most(MAX_COUNTED), Form("matrix")] | None = None
     samples: _Samples | None = None
     reference: Annotated[Reference, JSON] = Field(examples=[{"loss": 2.07, "gradient_norm": 0.42}])
     observed: Annotated[Observed, JSON] = Field(examples=[{"loss": 2.07, "gradient_norm": 1.26}])
