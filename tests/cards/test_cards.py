@@ -105,3 +105,10 @@ def test_the_flattened_sheet_has_no_functions_left_and_every_class_of_the_sheets
         assert function not in style
     for name in ("fig-reference", "fig-current", "p0", "p8", "fig-ring"):
         assert f".{name}" in style
+
+
+def test_a_drawing_that_cannot_be_read_is_no_fault_of_the_servers(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("samestep.app.web.pages.cards.svg_of", lambda *_: "<svg")
+    assert client.get("/en/calculators/clip_order/card.png?max_norm=0.75").status_code == 404

@@ -45,7 +45,7 @@ class CardPages:
         ]
 
     async def card(self, request: Request) -> Response:
-        """The picture; 404 where there is no such page, or its state is refused."""
+        """The picture; 404 where there is no such page, its state is refused, or there is none to be drawn."""
         key = f"{request.url.path}?{request.url.query}"
         picture = self._kept.get(key)
         if picture is None:
@@ -54,6 +54,8 @@ class CardPages:
                 picture = await self._offload.run(png_of, svg, card_fonts())
             except OffloadError:
                 raise HTTPException(503, headers=retry_after(503)) from None
+            except ValueError:  # what resvg says of a drawing that it cannot read
+                raise HTTPException(404) from None
             self._kept[key] = picture
             while len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
