@@ -175,11 +175,11 @@ class Panels:
         """All numbers and the snippet: what is asked for when they are opened."""
         return self._jinja.get_template("_more.html").render(more=more_of(shown), lang=lang)
 
-    def result(self, panel: Panel) -> str:
-        """The inside of the result region: what a form's script asks for."""
+    def result(self, panel: Panel, *, printed: bool = False) -> str:
+        """The inside of the result region: what a form's script asks for; `printed` without anything to press."""
         if panel.view is None:
             return self._jinja.get_template("_errors.html").render(panel=panel, lang=panel.lang)
-        context = {"panel": panel, "lang": panel.lang}
+        context: dict[str, object] = {"panel": panel, "lang": panel.lang} | ({"printed": True} if printed else {})
         note = Markup(self._jinja.get_template("_read.html").render(context) if panel.read else "")
         return note + block(self._jinja, f"calculators/{panel.name}.html", "result", context)
 

@@ -116,7 +116,7 @@ def test_forced_colours_leave_text_and_figures_readable(open_page: Callable[...,
         """() => {
             const paper = getComputedStyle(document.body).backgroundColor;
             const texts = [...document.querySelectorAll("h1, h2, p, a, label, button, td, th, data")];
-            const marks = [...document.querySelectorAll("svg.figure rect, svg.figure path, svg.figure text")];
+            const marks = [...document.querySelectorAll(".figure rect:not(.fig-grab), .figure path, .figure text")];
             const shown = (e) => e.checkVisibility() && e.getBoundingClientRect().width > 0;
             const pale = (e) => [getComputedStyle(e).fill, getComputedStyle(e).stroke].every(
                 (c) => c === "none" || c === paper || c.endsWith(", 0)"));

@@ -35,7 +35,9 @@ def slider(page: Page, field: str, panel: str = "replica_ledger") -> Locator:
 def drag(page: Page, handle: Locator, start: float, end: float, steps: int = 12, release: bool = True) -> None:
     """Take a slider at a fraction of its length and move it to another."""
     handle.scroll_into_view_if_needed()
-    box = handle.bounding_box()
+    box = None
+    while box != (box := handle.bounding_box()):  # what lies above is laid out when it comes near
+        page.wait_for_timeout(50)
     assert box is not None
     y = box["y"] + box["height"] / 2
     page.mouse.move(box["x"] + box["width"] * start, y)

@@ -594,7 +594,7 @@ def test_a_refused_form_keeps_all_that_was_typed_and_says_why_beside_the_field(
 
 @each_field
 def test_a_refused_panel_in_a_chapter_keeps_all_and_spoils_no_other(client: TestClient, name: str, field: str) -> None:
-    chapter, ref = next((c, ref) for c, ref in FENCES if ref.name == name and c.lang == "zh")
+    chapter, ref = next((c, ref) for c, ref in FENCES if ref.name == name)
     state = TYPED[name] | {field: "5 apples"}
     answer = client.get(chapter.path, params={f"{ref.id}.{key}": value for key, value in state.items()})
     assert answer.status_code == 422

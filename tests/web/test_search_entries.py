@@ -7,7 +7,7 @@ from starlette.testclient import TestClient
 
 QUERIES = {
     "en": """
-        num_items_in_batch              conformance/transformers
+        num_items_in_batch              glossary#global-count
         gradient_accumulation_steps     glossary#gradient-accumulation
         compute_loss_func               conformance/transformers
         average_tokens_across_devices   conformance/transformers
@@ -109,7 +109,7 @@ QUERIES = {
         辅助损失              calculators/loss_terms
         白化                  calculators/batch_statistics
         负载均衡              calculators/batch_statistics
-        张量并行              calculators/mesh_ledger
+        张量并行              glossary#tensor-parallel
         序列并行              calculators/mesh_ledger
         上下文并行            calculators/mesh_ledger
         专家并行              calculators/mesh_ledger

@@ -56,6 +56,6 @@ class WholeBookPages:
             "lang": lang,
             "panel": panel,
             "subtitle": Markup(panels.words(lang, panel.name, "subtitle")),
-            "result": Markup(panels.result(panel)),
+            "result": Markup(panels.result(panel, printed=True)),
         }
         return self._site.render("_still.html", context)
