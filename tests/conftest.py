@@ -52,8 +52,9 @@ def uses_the_lab(file: str) -> bool:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Browsers and experiments come first, so that no worker is left alone with a long one at the end."""
-    items.sort(key=lambda item: item.path.relative_to(ROOT).parts[1] not in ("browser", "experiments"))
+    """What takes long comes first, so that no worker is left alone with it at the end."""
+    long = ("browser", "experiments", "test_html.py")
+    items.sort(key=lambda item: not {item.path.relative_to(ROOT).parts[1], item.path.name} & set(long))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
