@@ -31,6 +31,9 @@ Wrapper = Literal["ddp", "fsdp2"]
 Unused = Literal["nowhere", "one_rank", "everywhere"]
 Outcome = Literal["steps", "waits", "raises"]
 
+_STUCK: dict[Unused, Outcome] = {"nowhere": "steps", "one_rank": "waits", "everywhere": "raises"}
+"""What becomes of a reduction when a parameter has no gradient there, and nobody looks for it."""
+
 MAX_PARAMETERS = 10**12
 MAX_TENSORS = 10_000
 
@@ -234,7 +237,6 @@ def _run(
     ranks = len(gradients)
     replicas: Replicas = DDP(ranks) if inputs.wrapper == "ddp" else FSDP2(ranks)
     calls = len(filled) + inputs.find_unused_parameters
-    stuck: Outcome = {"nowhere": "steps", "one_rank": "waits", "everywhere": "raises"}[inputs.unused]  # type: ignore[assignment]
     events: list[EventResult] = []
     outcome: Outcome = "steps"
     for event in program.events():
@@ -245,7 +247,7 @@ def _run(
             own = [sum((row[k] for k in event.microsteps), start=Fraction(0)) for row in gradients]
             reduced = replicas.backward(event, own)
             if reduced and not inputs.find_unused_parameters:
-                outcome = stuck
+                outcome = _STUCK[inputs.unused]
         if outcome != "steps":
             break
         events.append(
