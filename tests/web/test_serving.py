@@ -84,7 +84,8 @@ def test_the_first_line_says_the_address_to_open(server: Any) -> None:
     assert status(server, str(answer.getheader("location"))) == 200
 
 
-def test_a_server_says_nothing_else_while_all_is_well(server: Any) -> None:
+def test_a_server_says_nothing_else_while_all_is_well(start_server: Start) -> None:
+    server = start_server()  # the shared one is attacked by other tests, and says so
     for path in ("/zh/parallel-correctness", "/en/calculators/info_nce?tau=0", "/zh/nothing", "/api/info_nce?tau=x"):
         get(server, path)
     assert server.lines[1:] == []
