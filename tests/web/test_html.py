@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from urllib.parse import unquote, urljoin, urlsplit
-from xml.etree.ElementTree import Element
 
 import html5lib
-import lxml.html
 import pytest
 from starlette.testclient import TestClient
 
 from samestep.app.calculators import registry
+from tests.kit import Element, text_of, tree
 
 BESIDE_THE_LINKS = [
     f"/{lang}/{address}"
@@ -82,8 +81,8 @@ class Page:
 
 
 def read(address: str, status: int, html: str) -> Page:
-    tree: Element = lxml.html.document_fromstring(html)
-    return Page(address, status, html, tree, list(with_ancestors(tree, ())))
+    root = tree(html)
+    return Page(address, status, html, root, list(with_ancestors(root, ())))
 
 
 def parse_errors(html: str) -> list[str]:
@@ -98,10 +97,6 @@ def with_ancestors(element: Element, above: tuple[Element, ...]) -> Iterator[tup
     for child in element:
         if isinstance(child.tag, str):  # a comment is no element
             yield from with_ancestors(child, (element, *above))
-
-
-def text_of(element: Element) -> str:
-    return " ".join("".join(element.itertext()).split())
 
 
 def inside(page: Page, href: str) -> str:
@@ -254,7 +249,7 @@ def _landmarks(page: Page) -> Iterator[str]:
 
 def test_nothing_interactive_lies_inside_something_interactive(site: Site) -> None:
     none_of(
-        f"{page.address}: {element.tag} inside {outer.tag}"
+        f"{page.address}: {element.tag!s} inside {outer.tag}"
         for page in site.pages.values()
         for element, above in page.elements
         for outer in above
@@ -271,15 +266,15 @@ def _misplaced(page: Page) -> Iterator[str]:
     for element, above in page.elements:
         parent = above[0] if above else element
         if parent.tag in TEXT_ONLY and element.tag in BLOCKS:
-            yield f"{page.address}: {element.tag} inside {parent.tag}"
+            yield f"{page.address}: {element.tag!s} inside {parent.tag!s}"
         if parent.tag in CHILDREN and element.tag not in CHILDREN[str(parent.tag)] | {"script", "template"}:
-            yield f"{page.address}: {element.tag} as a child of {parent.tag}"
+            yield f"{page.address}: {element.tag!s} as a child of {parent.tag!s}"
         if element.tag == "li" and parent.tag not in ("ul", "ol", "menu"):
-            yield f"{page.address}: li inside {parent.tag}"
+            yield f"{page.address}: li inside {parent.tag!s}"
         if element.tag in ("figcaption", "summary", "legend", "caption"):
             home = {"figcaption": "figure", "summary": "details", "legend": "fieldset", "caption": "table"}
             if parent.tag != home[str(element.tag)]:
-                yield f"{page.address}: {element.tag} inside {parent.tag}"
+                yield f"{page.address}: {element.tag!s} inside {parent.tag!s}"
         if element.tag == "data" and element.get("value") is None:
             yield f"{page.address}: data without a value: {element.attrib}"
 
@@ -388,7 +383,7 @@ def _lost_anchors(page: Page, site: Site) -> Iterator[str]:
 def test_every_address_is_written_as_an_address(site: Site) -> None:
     """Spaces, brackets and the like are percent-encoded."""
     none_of(
-        f"{page.address}: {element.tag} {name}={address!r}"
+        f"{page.address}: {element.tag!s} {name}={address!r}"
         for page in site.pages.values()
         for element, _ in page.elements
         for name in ("href", "src", "action", "data-result-url")
@@ -425,4 +420,4 @@ def _foreign(page: Page) -> Iterator[str]:
             if not address.startswith(("http:", "https:", "//")):
                 continue
             if element.tag != "a" or "external" not in (element.get("rel") or "").split():
-                yield f"{page.address}: {element.tag} {name}={address}"
+                yield f"{page.address}: {element.tag!s} {name}={address}"
