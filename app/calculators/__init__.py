@@ -13,15 +13,12 @@ import importlib
 import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, wraps
+from functools import cache
 from types import ModuleType
-from typing import Any, TypeVar, cast
+from typing import Any
 
-import numpy as np
-from pydantic import ValidationError
-
-from samestep.app.contract.float64 import beyond_float64
 from samestep.app.contract.models import Inputs, Query, Result, no_scheme
+from samestep.app.contract.numbers import within_float64
 
 
 @dataclass(frozen=True)
@@ -67,34 +64,10 @@ def _calculator(name: str, module: ModuleType) -> Calculator:
         query=module.Query,
         result=module.Result,
         view=given.get("View", module.Result),
-        compute=_guarded(module.compute),
-        present=_guarded(present),
-        panel=_guarded(given.get("panel", panel)),
+        compute=within_float64(module.compute),
+        present=within_float64(present),
+        panel=within_float64(given.get("panel", panel)),
     )
-
-
-_Door = TypeVar("_Door", bound=Callable[..., Result])
-
-
-def _guarded(door: _Door) -> _Door:
-    """The same door, which refuses numbers whose answer is beyond float64.
-
-    A result that holds an infinite number or a NaN is refused by its own model, a quotient of exact numbers by Python.
-    """
-
-    @wraps(door)
-    def answer(given: Any, *scheme: str | None) -> Result:
-        try:
-            with np.errstate(all="ignore"):
-                return door(given, *scheme)
-        except OverflowError:
-            raise beyond_float64(given) from None
-        except ValidationError as error:
-            if all(details["type"] == "finite_number" for details in error.errors(include_url=False)):
-                raise beyond_float64(given) from None
-            raise
-
-    return cast(_Door, answer)
 
 
 def _without_schemes(present: Callable[[Any], Result]) -> Callable[[Any, str | None], Result]:

@@ -1,20 +1,25 @@
 """Numbers as they are typed: `2`, `0.1`, `1e-3`, `1/3`, `7B`. Each means exactly that value.
 
 A number is kept as a `Fraction`, so that `0.1` is one tenth and results can be given as exact fractions beside the
-float64 ones.
+float64 ones. An answer that float64 cannot hold is refused, with the number given that led there.
 """
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
-from functools import lru_cache
-from typing import Literal, TypeVar
+from functools import lru_cache, wraps
+from operator import itemgetter
+from typing import Any, Literal, TypeVar, cast
+
+import numpy as np
+from pydantic import BaseModel, ValidationError
 
 from samestep.app.contract.errors import InputError
 
 NonFinite = Literal["inf", "-inf", "nan"]
 _Number = TypeVar("_Number", int, Fraction)
+_Function = TypeVar("_Function", bound=Callable[..., BaseModel])
 
 NUMBER = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?"
 _NUMBER_RE = re.compile(NUMBER)
@@ -197,3 +202,59 @@ def finite_or_name(value: float) -> float | NonFinite:
 def replica_name(index: int) -> str:
     """A, B, … Z, then R26, R27, …: what replicas are called in tables, figures and answers, however many there are."""
     return chr(ord("A") + index) if index < 26 else f"R{index}"
+
+
+# ---- answers beyond float64
+
+
+def within_float64(function: _Function) -> _Function:
+    """The same function, which refuses numbers whose answer is beyond float64.
+
+    A result that holds an infinite number or a NaN is refused by its own model, a quotient of exact numbers by Python.
+    """
+
+    @wraps(function)
+    def answer(given: Any, *scheme: str | None) -> BaseModel:
+        try:
+            with np.errstate(all="ignore"):
+                return function(given, *scheme)
+        except OverflowError:
+            raise _beyond_float64(given) from None
+        except ValidationError as error:
+            if all(details["type"] == "finite_number" for details in error.errors(include_url=False)):
+                raise _beyond_float64(given) from None
+            raise
+
+    return cast(_Function, answer)
+
+
+def _beyond_float64(given: BaseModel) -> InputError:
+    """Names the number given whose size is the farthest from 1, the first of those that are."""
+    path = max(_sizes(given, ()), key=itemgetter(0), default=(0.0, ()))[1]
+    en, zh = "leads to a result beyond float64's range", "得到的结果超出 float64 的范围"
+    return InputError(en, zh, field=path, code="number_range")
+
+
+def _sizes(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[float, tuple[str | int, ...]]]:
+    """Every number with its place: how many powers of two it is away from 1."""
+    if isinstance(value, BaseModel):
+        for name in type(value).model_fields:
+            yield from _sizes(getattr(value, name), (*path, name))
+    elif isinstance(value, Mapping):
+        for name, entry in value.items():
+            yield from _sizes(entry, (*path, name))
+    elif isinstance(value, list | tuple):
+        for index, entry in enumerate(value):
+            yield from _sizes(entry, (*path, index))
+    elif hasattr(value, "nested"):  # vectors of many ranks, in one array
+        yield from _sizes(value.nested(), path)
+    elif not isinstance(value, bool) and value is not None:
+        yield _size(value), path
+
+
+def _size(value: Any) -> float:
+    try:
+        number = abs(as_float(value))
+    except InputError:
+        return -1.0  # a word
+    return abs(math.log2(number)) if number else 0.0

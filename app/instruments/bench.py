@@ -10,11 +10,12 @@ from samestep.app.contract.forms import Kind
 from samestep.app.contract.limits import LONGEST_ADDRESS
 from samestep.app.contract.paths import Leaf
 from samestep.app.instruments import own_page, states
+from samestep.app.instruments.bodies import BODY, body_fields, written
 from samestep.app.instruments.comparison import Comparison
 from samestep.app.instruments.csv_tables import matrices
-from samestep.app.instruments.own_page import Link, Shown, query_of
+from samestep.app.instruments.own_page import Link
 from samestep.app.instruments.snippets import snippet
-from samestep.app.instruments.states import BODY
+from samestep.app.instruments.states import Shown, query_of
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ def more_of(shown: Shown) -> More:
 
 def general_query(calculator: Calculator, fields: Mapping[str, str]) -> str:
     """The query string of a panel's state as a body; RefusedError where the panel's fields are refused."""
-    return query_of(states.written(calculator, states.of_query(calculator, fields)))
+    return query_of(written(calculator, states.of_query(calculator, fields)))
 
 
 def _general_query(calculator: Calculator, fields: Mapping[str, str]) -> str | None:
@@ -113,7 +114,7 @@ def _general_query(calculator: Calculator, fields: Mapping[str, str]) -> str | N
 
 def _controls(calculator: Calculator, shown: Shown) -> tuple[Control, ...]:
     """One control a field; of fields that stand for each other only those that are used, or that may begin."""
-    known = states.body_fields(calculator)
+    known = body_fields(calculator)
     given = {name.removeprefix(BODY) for name in shown.fields if name.startswith(BODY)}
     replaced = {known[name].instead_of for name in given if name in known} - {""}
     return tuple(

@@ -13,9 +13,9 @@ from pydantic_core import from_json
 
 from samestep.app.calculators import Calculator, registry
 from samestep.app.contract.errors import FieldError, InputError, RefusedError, not_json
+from samestep.app.instruments.bodies import BodyState
 from samestep.app.instruments.comparison import check
 from samestep.app.instruments.csv_tables import table
-from samestep.app.instruments.states import BodyState
 
 KINDS = {
     "ledger": "replica_ledger",

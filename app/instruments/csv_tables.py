@@ -23,7 +23,7 @@ from samestep.app.contract.errors import FieldError, InputError, RefusedError
 from samestep.app.contract.limits import MAX_CELLS
 from samestep.app.contract.numbers import extended, finite_or_name
 from samestep.app.contract.rows import lines_of
-from samestep.app.instruments.states import BodyField, body_fields
+from samestep.app.instruments.bodies import BodyField, body_fields
 
 _EXACT = 20_000
 _REPORTED = 20

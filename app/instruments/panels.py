@@ -15,10 +15,10 @@ from samestep.app.contract.errors import FieldError, RefusedError
 from samestep.app.contract.languages import Lang
 from samestep.app.contract.models import Result
 from samestep.app.instruments.bench import Bench, bench_of, more_of
+from samestep.app.instruments.bodies import body_fields
 from samestep.app.instruments.labels import in_words, labels_in
-from samestep.app.instruments.own_page import FILE, Shown, query_of
-from samestep.app.instruments.pasted import read_from_log
-from samestep.app.instruments.states import body_fields, view_of
+from samestep.app.instruments.own_page import FILE
+from samestep.app.instruments.states import Shown, query_of, read_from_log, view_of
 from samestep.app.rendering.environment import block
 
 

@@ -1,66 +1,38 @@
-"""A calculator's state as an address or a form holds it: the fields of its panel, or a whole body.
+"""A calculator's state as an address or a form holds it, and what is shown of it.
 
     panel    a=2&b=8                          fields of the calculator's own GET query
     body     body.n=2;8&body.g=-2;1&scheme=…  one field for each top-level field of the POST body, and the scheme shown
 
-A body field's text is JSON; or what one would type: a number (`0.1`, `1/3`), a word, and for lists and matrices of
-numbers the grammar `2,3;8,0`. Blank means not given where the body may leave the field out and it has no number of its
-own.
+Below the web framework, so that the worker for large requests runs the same code; what it makes can be pickled.
 """
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, field, replace
 from typing import Any
+from urllib.parse import urlencode
 
 from pydantic import ValidationError
-from pydantic.fields import FieldInfo
 from pydantic_core import from_json
 
-from samestep.app.calculators import Calculator
+from samestep.app.calculators import Calculator, registry
 from samestep.app.contract.errors import FieldError, InputError, RefusedError, not_json, refused
-from samestep.app.contract.fields import JSON
-from samestep.app.contract.forms import Form, Kind, form_of
+from samestep.app.contract.limits import LONGEST_ADDRESS
+from samestep.app.contract.log_lines import read_log
 from samestep.app.contract.models import Inputs, Result
-from samestep.app.contract.rows import split_rows
-from samestep.app.instruments.pasted import read_from_log
+from samestep.app.contract.paths import Leaf, leaves
+from samestep.app.instruments import bodies
+from samestep.app.instruments.bodies import BODY, BodyState
+from samestep.app.instruments.case_files import CaseList, numbers_in
+from samestep.app.instruments.comparison import Comparison, check, compare
 
-BODY = "body."
-"""What stands before the name of a body field."""
+LONGEST_TEXT = 200_000
+"""A field whose text is longer is not sent back to be edited."""
+_LISTED = 600
 
-
-@dataclass(frozen=True)
-class BodyField:
-    """One top-level field of a body, as a form shows it.
-
-    `default` is its text at the default; `blank` says whether a blank is a field that was not given. `instead_of` names
-    the field in whose place this one may stand.
-    """
-
-    name: str
-    form: Form
-    required: bool
-    blank: bool
-    default: str
-    instead_of: str = ""
-
-    @property
-    def kind(self) -> Kind:
-        return self.form.kind
-
-    @property
-    def address(self) -> str:
-        return BODY + self.name
-
-
-@dataclass(frozen=True)
-class BodyState:
-    """A body as JSON has it, and which of its schemes is shown (None: the first)."""
-
-    body: dict[str, Any]
-    scheme: str | None = None
+_RIDERS = ("expected", "tolerance")
+"""Fields of an own page that belong to no calculator: what a case file expects."""
 
 
 def named_once(pairs: Iterable[tuple[str, str]]) -> tuple[dict[str, str], tuple[FieldError, ...]]:
@@ -88,149 +60,20 @@ def is_general(fields: Iterable[str]) -> bool:
     return any(name.startswith(BODY) for name in fields)
 
 
-# ---- what a body consists of
+def read_from_log(calculator: Calculator, fields: Mapping[str, str]) -> dict[str, str]:
+    """The fields of a panel that a pasted log line gives, by name: its own, blank where the line does not name it, and
+    those beside it that the line names too. Empty where nothing was pasted.
+    """
+    read: dict[str, str] = {}
+    for group in calculator.query.logged:
+        for name in group.values():
+            found = read_log(fields.get(name, ""))
+            if found:
+                read |= {name: ""} | {group[kind]: number for kind, number in found.items()}
+    return read
 
 
-@cache
-def body_fields(calculator: Calculator) -> dict[str, BodyField]:
-    """The fields of the body by name; those that may stand in another's place come before it."""
-    fields: dict[str, BodyField] = {}
-    for name, info in calculator.inputs.model_fields.items():
-        replaced = calculator.inputs.in_place.get(name)
-        for column, of_column in (replaced.model_fields if replaced else {}).items():
-            fields[column] = _body_field(column, of_column, None, instead_of=name)
-        fields[name] = _body_field(name, info, _default(calculator.inputs, name), required=replaced is None)
-    return fields
-
-
-def _default(model: type[Inputs], name: str) -> Any:
-    """A field's default as JSON has it; None where it has none."""
-    return model.model_json_schema()["properties"][name].get("default")
-
-
-def _body_field(name: str, info: FieldInfo, default: Any, *, required: bool = False, instead_of: str = "") -> BodyField:
-    form = form_of(info)
-    required = required and info.is_required()
-    return BodyField(
-        name=name,
-        form=form,
-        required=required,
-        blank=not required and (default is None or form.kind in ("list", "matrix", "json")),
-        default="" if default is None else text_of(default, form),
-        instead_of=instead_of,
-    )
-
-
-# ---- reading
-
-
-def read(calculator: Calculator, fields: Mapping[str, str]) -> BodyState:
-    """The body of an address or form; RefusedError for fields of the panel among it, and for what a body has not."""
-    known = body_fields(calculator)
-    body: dict[str, Any] = {}
-    errors: list[FieldError] = []
-    for address, text in fields.items():
-        if address == "scheme":
-            continue
-        field = known.get(address.removeprefix(BODY)) if address.startswith(BODY) else None
-        if field is None:
-            errors.append(_stray(address))
-        elif text.strip() or not field.blank:
-            try:
-                body[field.name] = value_of(field, text)
-            except InputError as error:
-                errors.append(FieldError((address,), error.code, error.en, error.zh))
-    if errors:
-        raise RefusedError(errors)
-    return BodyState(body, fields.get("scheme"))
-
-
-def _stray(address: str) -> FieldError:
-    if address.startswith(BODY):
-        return FieldError((address,), "extra_forbidden", "is not a field of this body", "不是这个请求体的字段")
-    en, zh = "is a field of the panel: a whole body takes none of them", "是面板的字段：给出整个请求体时不能混用"
-    return FieldError((address,), "exclusive", en, zh)
-
-
-def value_of(field: BodyField, text: str) -> Any:
-    """What a text stands for, as JSON has it; InputError where it is neither JSON nor what the field takes."""
-    text = text.strip()
-    if field.kind in ("number", "choice", "text"):
-        return _from_json(text) if text.startswith('"') or (text == "null" and field.blank) else text
-    if field.kind == "json" and field.form.textual and not text.startswith(("[", "{", '"')):
-        return text
-    if field.kind in ("list", "matrix") and _is_typed(field, text):
-        rows = split_rows(text)
-        if field.kind == "matrix":
-            return rows
-        cells = [cell for row in rows for cell in row]
-        return cells[0] if field.form.scalar and len(cells) == 1 else cells
-    return _from_json(text)
-
-
-def _is_typed(field: BodyField, text: str) -> bool:
-    """Whether a text of rows is no JSON of the field: typed, or a list as a program prints it."""
-    if text.startswith("["):
-        try:
-            found = from_json(text)
-        except ValueError:
-            return '"' not in text and text.endswith("]")
-        return field.kind == "matrix" and bool(found) and not any(isinstance(row, list) for row in found)
-    return not text.startswith(("{", '"', "null"))
-
-
-def _from_json(text: str) -> Any:
-    try:
-        return from_json(text, allow_inf_nan=False)
-    except ValueError as error:
-        raise InputError(*not_json(error), code="json_invalid") from None
-
-
-# ---- writing
-
-
-def written(calculator: Calculator, state: BodyState) -> dict[str, str]:
-    """The fields of the address or form that holds a body."""
-    known = body_fields(calculator)
-    fields: dict[str, str] = {}
-    for name, value in calculator.inputs.laid_out(state.body).items():
-        field = known.get(name)
-        fields[BODY + name] = text_of(value, field.form if field else JSON)
-    return fields | ({} if state.scheme is None else {"scheme": state.scheme})
-
-
-def text_of(value: Any, form: Form) -> str:
-    """A value as one would type it, if that can be read back as the same value, else as JSON."""
-    if isinstance(value, str) and not value.startswith(('"', "[", "{")) and value != "null":
-        return value
-    if form.kind == "matrix" and isinstance(value, list | tuple) and value:
-        rows = [_row_text(row) for row in value]
-        if None not in rows:
-            return ";".join(row for row in rows if row is not None)
-    if form.kind == "list" and isinstance(value, list | tuple) and not (form.scalar and len(value) == 1):
-        row = _row_text(value)
-        if row is not None:
-            return row
-    plain = _cell_text(value) if form.kind != "json" else None
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")) if plain is None else plain
-
-
-def _row_text(row: Any) -> str | None:
-    cells = [_cell_text(cell) for cell in row] if isinstance(row, list | tuple) else []
-    return None if not cells or None in cells else ",".join(cell for cell in cells if cell is not None)
-
-
-def _cell_text(value: Any) -> str | None:
-    """A number or a word; None where it has to be JSON."""
-    if isinstance(value, float):
-        return repr(value).removesuffix(".0")
-    if isinstance(value, int) and not isinstance(value, bool):
-        return str(value)
-    plain = isinstance(value, str) and value.strip() and not any(mark in value for mark in ',，;；\t\n"[]{}')
-    return value if plain and value not in ("null", "true", "false") else None
-
-
-# ---- from panel to body, from body to view
+# ---- from an address to a body or a view
 
 
 def of_query(calculator: Calculator, fields: Mapping[str, str]) -> BodyState:
@@ -252,13 +95,13 @@ def _whole_numbers(value: Any) -> Any:
 
 def state_of(calculator: Calculator, fields: Mapping[str, str]) -> BodyState:
     """The body of a state of either kind."""
-    return read(calculator, fields) if is_general(fields) else of_query(calculator, fields)
+    return bodies.read(calculator, fields) if is_general(fields) else of_query(calculator, fields)
 
 
 def view_of(calculator: Calculator, fields: Mapping[str, str]) -> Result:
     """What the fields of an address show, of a panel or of a whole body; RefusedError, with all that is wrong."""
     if is_general(fields):
-        return view_of_body(calculator, read(calculator, fields))
+        return view_of_body(calculator, bodies.read(calculator, fields))
     with refusing():
         return calculator.panel(calculator.query.model_validate({**fields, **read_from_log(calculator, fields)}))
 
@@ -293,3 +136,115 @@ def _renamed(error: FieldError, at_the_top: set[str]) -> FieldError:
     if steps[0] in at_the_top and len(steps) > 1:
         steps = steps[1:]
     return FieldError((f"{BODY}{steps[0]}", *steps[1:]), error.code, error.en, error.zh, error.value, error.place)
+
+
+# ---- what is shown of an address or a form
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What a case file expects of the answer, and how near it must come."""
+
+    values: Any
+    tolerance: Mapping[str, float]
+
+    def fields(self) -> dict[str, str]:
+        """As they ride along in an address."""
+        texts = {"expected": self.values, "tolerance": dict(self.tolerance)}
+        return {name: json.dumps(v, ensure_ascii=False, separators=(",", ":")) for name, v in texts.items() if v}
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A state and what is shown of it.
+
+    `fields` are the state's fields as typed; `withheld` says that some are too long to be sent back. `read` are those
+    that a pasted log line gave. `view` is None where the inputs are refused. `cases` are those of a file to choose
+    from; `from_file` says that the state was.
+    """
+
+    name: str
+    fields: Mapping[str, str]
+    refusals: tuple[FieldError, ...] = ()
+    view: Result | None = None
+    expectation: Expectation | None = None
+    read: Mapping[str, str] = field(default_factory=dict)
+    cases: CaseList | None = None
+    withheld: bool = False
+    from_file: bool = False
+
+    @property
+    def general(self) -> bool:
+        return is_general(self.fields) or self.withheld
+
+    def query(self) -> str | None:
+        """The query string of the address that holds this state; None where it is too long for a link."""
+        if self.withheld:
+            return None
+        text = query_of({**self.fields, **(self.expectation.fields() if self.expectation else {})})
+        return text if len(text) <= LONGEST_ADDRESS else None
+
+    def comparison(self) -> Comparison | None:
+        """The answer beside what is expected of it."""
+        if self.expectation is None or self.view is None:
+            return None
+        return compare(self.expectation.values, self.view, self.expectation.tolerance)
+
+    def numbers(self) -> tuple[list[Leaf], int]:
+        """The first values of the answer by path, and how many there are in all."""
+        found = [] if self.view is None else list(leaves(self.view.model_dump(mode="json")))
+        return found[:_LISTED], len(found)
+
+    def body(self) -> BodyState | None:
+        """The state as a body; None where it is refused, was too long to keep, or has numbers that no body holds, and
+        of a file with several cases, of which none is chosen yet."""
+        if self.view is None or self.withheld or self.cases is not None:
+            return None
+        try:
+            return state_of(registry()[self.name], self.fields)
+        except RefusedError:
+            return None
+
+
+def query_of(fields: Mapping[str, str]) -> str:
+    """Fields as a query string that stays readable and short: what needs no escaping has none."""
+    return urlencode(fields, safe=",;:/[]")
+
+
+def shown(calculator: Calculator, pairs: list[tuple[str, str]]) -> Shown:
+    """The state of an address or form."""
+    fields, twice = named_once(pairs)
+    expectation, wrong = expectation_in(fields)
+    refusals = [*twice, *wrong]
+    read = {} if is_general(fields) else read_from_log(calculator, fields)
+    fields |= read
+    kept = {name: text for name, text in fields.items() if len(text) <= LONGEST_TEXT}
+    state = Shown(calculator.name, kept, expectation=expectation, read=read, withheld=len(kept) < len(fields))
+    try:
+        view = view_of(calculator, fields)
+    except RefusedError as error:
+        refusals += error.errors
+    return replace(state, refusals=tuple(refusals)) if refusals else replace(state, view=view)
+
+
+def expectation_in(fields: dict[str, str]) -> tuple[Expectation | None, list[FieldError]]:
+    """What rides along, taken out of the fields."""
+    found: dict[str, Any] = {}
+    refusals: list[FieldError] = []
+    for name in _RIDERS:
+        if name in fields:
+            try:
+                found[name] = from_json(fields.pop(name), allow_inf_nan=False)
+            except ValueError as error:
+                refusals.append(FieldError((name,), "json_invalid", *not_json(error)))
+    if "expected" not in found:
+        return None, refusals
+    if not isinstance(found["expected"], dict):
+        return None, [*refusals, FieldError(("expected",), "dict_type", "must be an object", "应为对象")]
+    try:
+        check(found["expected"])
+    except InputError as error:
+        refusals += refused(error).errors
+    if refusals:
+        return None, refusals
+    return Expectation(found["expected"], numbers_in(found.get("tolerance"))), refusals

@@ -11,10 +11,10 @@ from samestep.app.contract.languages import LANGUAGES, Lang
 from samestep.app.evidence.bags import ConformanceRow, Library, Result
 from samestep.app.evidence.conformance import NAME, load_texts
 from samestep.app.evidence.exhibits import exhibit_of
+from samestep.app.instruments.bodies import body_fields
 from samestep.app.instruments.panels import Panels
 from samestep.app.instruments.presets import load_presets
 from samestep.app.instruments.start import load_guide
-from samestep.app.instruments.states import body_fields
 
 
 def search_index(book: Book, panels: Panels, library: Library, content: Path) -> SearchIndex:

@@ -14,6 +14,7 @@ from samestep.app.contract.errors import FieldError, RefusedError
 from samestep.app.contract.models import Result
 from samestep.app.contract.rows import split_rows
 from samestep.app.instruments import states
+from samestep.app.instruments.bodies import body_fields
 from samestep.app.instruments.panels import default_texts
 from samestep.app.instruments.states import refusing
 from tests.kit import cases
@@ -85,7 +86,7 @@ def bodies(calculator: Calculator) -> list[dict[str, Any]]:
     """The body of the panel's defaults, lists in it written out, and those of the worked cases."""
     body = states.of_query(calculator, {}).body
     for name, value in body.items():
-        if isinstance(value, str) and "," in value and states.body_fields(calculator)[name].kind == "list":
+        if isinstance(value, str) and "," in value and body_fields(calculator)[name].kind == "list":
             body[name] = [float(Fraction(cell)) for row in split_rows(value) for cell in row]
     kind = KINDS.get(calculator.name, calculator.name)
     known = fields_of(calculator, panel=False)

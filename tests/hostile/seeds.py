@@ -7,9 +7,9 @@ from functools import cache
 from typing import Any
 
 from samestep.app.calculators import registry
+from samestep.app.instruments.bodies import body_fields
 from samestep.app.instruments.case_files import calculator_of
 from samestep.app.instruments.panels import default_texts
-from samestep.app.instruments.states import body_fields
 from tests.kit import CASE_FILE, cases, the_book
 
 Pairs = list[tuple[str, str]]

@@ -7,9 +7,10 @@ import pytest
 
 from samestep.app.calculators import registry
 from samestep.app.contract.errors import InputError, RefusedError
-from samestep.app.instruments import comparison, own_page, states
+from samestep.app.instruments import bodies, comparison, own_page, states
 from samestep.app.instruments.case_files import MAX_CASES, Case, CaseList, read_file
-from samestep.app.instruments.own_page import Shown, submitted
+from samestep.app.instruments.own_page import submitted
+from samestep.app.instruments.states import Shown
 
 LEDGER = registry()["replica_ledger"]
 
@@ -54,7 +55,7 @@ def test_a_key_of_many_dotted_parts_is_looked_up_once() -> None:
 def test_what_is_expected_has_a_limit_in_files_and_addresses(expected: Any, words: str) -> None:
     assert words in told(case_of({"reference": expected}))
     pairs = [("a", "2"), ("expected", json.dumps({"reference": expected}))]
-    (error,) = own_page.shown(LEDGER, pairs).refusals
+    (error,) = states.shown(LEDGER, pairs).refusals
     assert error.field == "expected"
     assert words in error.en
     assert error.zh
@@ -87,7 +88,7 @@ def test_a_file_has_a_limit_of_cases_and_says_so() -> None:
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 def test_every_systems_line_end_ends_a_row_of_a_file_and_of_a_field(end: str) -> None:
     assert read_table(f"2,3{end}8,0{end}") == [["2", "3"], ["8", "0"]]
-    body = states.read(LEDGER, {"body.n": f"2,3{end}8,0", "body.g": "1,1;1,1"}).body
+    body = bodies.read(LEDGER, {"body.n": f"2,3{end}8,0", "body.g": "1,1;1,1"}).body
     assert body["n"] == [["2", "3"], ["8", "0"]]
 
 
@@ -135,7 +136,7 @@ def test_an_address_takes_no_more_ranks_than_a_body(name: str, fields: dict[str,
 def test_null_is_no_number_where_a_number_has_a_default(field: str) -> None:
     body = {"q": [[[1]], [[2]]], "d": [[[1]], [[-1]]], field: None}
     with pytest.raises(RefusedError) as refused:
-        states.inputs_of(registry()["info_nce"], states.BodyState(body))
+        states.inputs_of(registry()["info_nce"], bodies.BodyState(body))
     assert refused.value.errors[0].path == (f"body.{field}",)
 
 
@@ -143,7 +144,7 @@ def test_null_is_no_number_where_a_number_has_a_default(field: str) -> None:
 def test_a_list_without_an_entry_is_refused_by_its_field(field: str) -> None:
     body = {"lengths": [16, 64], "counts": [1, 1], field: []}
     with pytest.raises(RefusedError) as refused:
-        states.view_of_body(registry()["batch_noise"], states.BodyState(body))
+        states.view_of_body(registry()["batch_noise"], bodies.BodyState(body))
     assert refused.value.errors[0].path == (f"body.{field}",)
 
 

@@ -14,19 +14,10 @@ from starlette.testclient import TestClient
 
 from samestep.app.calculators import registry
 from samestep.app.contract.paths import leaves
+from samestep.app.instruments.bodies import BodyState, body_fields, read, text_of, value_of, written
 from samestep.app.instruments.case_files import KINDS
 from samestep.app.instruments.comparison import compare
-from samestep.app.instruments.own_page import query_of
-from samestep.app.instruments.states import (
-    BodyState,
-    body_fields,
-    of_query,
-    read,
-    text_of,
-    value_of,
-    view_of_body,
-    written,
-)
+from samestep.app.instruments.states import of_query, query_of, view_of_body
 from tests.kit import CASE_FILE, cases
 
 CASES = cases()

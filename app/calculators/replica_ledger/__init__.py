@@ -29,9 +29,9 @@ from samestep.app.calculators.replica_ledger.inputs import (
     window_of,
     without_gradients,
 )
-from samestep.app.calculators.replica_ledger.judgement import Added, Step, evaluate
 from samestep.app.calculators.replica_ledger.results import Assumed, CellRow, Result, Row, SchemeName, Spread, View
-from samestep.app.calculators.replica_ledger.weighting import EmptyCell, Group, Scheme, Weights, alike
+from samestep.app.calculators.replica_ledger.schemes import EmptyCell, Scheme
+from samestep.app.calculators.replica_ledger.weighting import Added, Group, Step, Weights, alike, evaluate
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.fields import JSON, NonNegative, OptionalRankRows, Real
 from samestep.app.contract.forms import Form

@@ -1,4 +1,4 @@
-"""How an implementation weights the cells of a window: one scheme, and the sum that it makes.
+"""How a scheme weights the cells of a window, and how the sum that it makes compares with the mean over the window.
 
     (1/reduction) · Σ_r Σ_k multiplier / denominator / accumulation_divisor · G_rk
 
@@ -6,56 +6,20 @@ Every factor lives on one of three levels: the whole window (a scalar), the repl
 taken on the coarsest level that holds them all, so that a scheme with one factor for the window costs one product.
 """
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
+from samestep.app.calculators.replica_ledger.results import Reference, Result, SchemeResult
+from samestep.app.calculators.replica_ledger.schemes import Scheme
 from samestep.app.contract.errors import InputError
-from samestep.app.contract.fields import number_schema, word_or_number
-from samestep.app.contract.models import Inputs, Reason
-from samestep.app.contract.numbers import exact, not_negative, positive
-from samestep.app.contract.rows import Rows, rows_of
-from samestep.app.mathematics.window import CELL, REPLICA, WINDOW, Window, divided, total
-
-_TABLE = {"type": "array", "items": {"type": "array", "items": number_schema()}}
-_NUMBER_OR_TABLE = {"anyOf": [number_schema(), _TABLE]}
-
-
-def _or_table(read: Callable[[object], Fraction]) -> Callable[[object], Fraction | Rows]:
-    """A number, or one number a cell."""
-    return lambda value: rows_of(value) if isinstance(value, list | tuple) else read(value)
-
-
-_denominator = word_or_number(("one", "cell", "replica", "global"), _or_table(not_negative), _NUMBER_OR_TABLE)
-_multiplier = word_or_number(("P",), _or_table(exact), _NUMBER_OR_TABLE)
-_divisor = word_or_number(("K_r", "K_max"), positive, number_schema())
-_reduction = word_or_number(("mean", "sum"), positive, number_schema())
-
-
-EmptyCell = Literal["undefined", "skip", "clamp1", "zero_gradient"]
-"""What the mean of a cell without mass becomes: undefined in loss and gradient, as a hand-written sum/count is; left
-out; 0/1; or, as PyTorch's `cross_entropy` gives it (2.13), a NaN to log and a gradient of exactly 0."""
-
-
-class Scheme(Inputs):
-    """What an implementation does with the gradient sum of every cell; the name is free, the fields decide."""
-
-    name: str = Field(min_length=1, max_length=120)
-    denominator: Annotated[str | Fraction | Rows, _denominator]
-    """one, cell (n_rk), replica (Σ_k n_rk), global (N), a number, or a table with one number a cell."""
-    multiplier: Annotated[str | Fraction | Rows, _multiplier] = exact(1)
-    """A number, `P`, or a table."""
-    accumulation_divisor: Annotated[str | Fraction, _divisor] = exact(1)
-    """A number, `K_r` (the replica's own number of microsteps) or `K_max`."""
-    reduction: Annotated[str | Fraction, _reduction] = "mean"
-    """What happens across replicas: mean (divides by P), sum, or division by a number."""
-    empty_cell: EmptyCell = "undefined"
-    regularizer_per: Literal["microstep", "replica", "none"] = "none"
-    """Where a regulariser is added, if the objective has one."""
+from samestep.app.contract.limits import MAX_LISTED_CELLS
+from samestep.app.contract.models import Reason
+from samestep.app.mathematics.window import CELL, REPLICA, WINDOW, Window, as_float, as_text, divided, total
 
 
 class Weights(NamedTuple):
@@ -161,18 +125,18 @@ def _scale_of(scheme: Scheme, window: Window) -> tuple[Any, int]:
     multiplier, of_multiplier = _multiplier_of(scheme, window)
     divisor, of_divisor = _divisor_of(scheme, window)
     level = max(of_multiplier, of_divisor)
-    below = _lift(divisor, of_divisor, level, window) * reduction_divisor(scheme, window)
+    below = _lift(divisor, of_divisor, level, window) * _reduction_divisor(scheme, window)
     return _lift(multiplier, of_multiplier, level, window) / below, level
 
 
-def reduction_divisor(scheme: Scheme, window: Window) -> int | Fraction:
+def _reduction_divisor(scheme: Scheme, window: Window) -> int | Fraction:
     """What the sum over replicas is divided by: P, 1, or the given number."""
     if isinstance(scheme.reduction, Fraction):
         return scheme.reduction
     return window.replicas if scheme.reduction == "mean" else 1
 
 
-def accumulation_divisors(scheme: Scheme, window: Window) -> Any:
+def _accumulation_divisors(scheme: Scheme, window: Window) -> Any:
     """What every microstep's loss is divided by: a scalar, or one value a replica (P,)."""
     return _divisor_of(scheme, window)[0]
 
@@ -224,3 +188,132 @@ def _given(value: Any, field: str, scheme: Scheme, window: Window) -> tuple[Any,
 def _lift(value: Any, level: int, target: int, window: Window) -> Any:
     """Values of replicas as values of cells; scalars broadcast by themselves."""
     return window.over_cells(value) if level == REPLICA and target == CELL else value
+
+
+# ---- what comes of it, beside the mean over the window
+
+
+@dataclass(frozen=True)
+class Step:
+    """A plain SGD step: θ − lr·g."""
+
+    theta: Any
+    lr: Any
+
+    def after(self, gradient: Any) -> Any:
+        if isinstance(gradient, Fraction):  # one rounding, and none of the reductions between
+            theta, lr = self.theta, self.lr
+            below = lr.denominator * gradient.denominator
+            above = theta.numerator * below - lr.numerator * gradient.numerator * theta.denominator
+            return above / (theta.denominator * below)
+        return None if gradient is None else as_float(self.theta - self.lr * gradient)
+
+
+@dataclass(frozen=True)
+class Added:
+    """The regulariser's gradient and value, as the objective holds them once."""
+
+    gradient: Any
+    value: Any
+
+
+def evaluate(
+    window: Window, groups: Iterable[Group], step: Step | None, added: Added | None
+) -> tuple[Result, dict[str, Weights]]:
+    """The result, and the weights behind every scheme."""
+    defined = window.total != 0
+    target = window.total_gradient / window.total if defined else None
+    loss = window.total_loss / window.total if defined and window.loss_sums is not None else None
+    if added and defined:
+        target, loss = target + added.gradient, None if loss is None else loss + added.value
+    grad = as_float(target)
+    judge = _Judge(window, grad, step)
+    weighting: dict[str, Weights] = {}
+    results: dict[str, SchemeResult] = {}
+    for group in groups:
+        weight = weights(group, window)
+        applied = _applied(group.schemes[0], weight, window, added)
+        result = judge.result(*applied, weight)
+        for scheme in group.schemes:
+            weighting[scheme.name], results[scheme.name] = weight, result
+    listed = defined and len(window.counts) <= MAX_LISTED_CELLS
+    reference = Reference(
+        defined=defined,
+        grad=grad,
+        grad_exact=as_text(target),
+        loss=as_float(loss),
+        cell_weights=window.nested((window.float_counts / float(window.total)).tolist()) if listed else None,
+        theta_after_sgd=step.after(target) if step else None,
+        decision="update" if defined else "skip_all_replicas",
+        reason=None if defined else "zero_count",
+    )
+    return Result(N=as_float(window.total), reference=reference, schemes=results), weighting
+
+
+def _applied(scheme: Scheme, weight: Weights, window: Window, added: Added | None) -> tuple[Any, Any, Reason | None]:
+    """Gradient, loss and (where there is neither) the reason, of a scheme."""
+    if weight.scale is None:
+        return None, None, weight.reason
+    gradient, loss = weight.gradient(window), weight.loss(window)
+    if added and scheme.regularizer_per != "none":
+        times = window.replicas if scheme.regularizer_per == "replica" else _microsteps(scheme, window)
+        times = window.number(times) / _reduction_divisor(scheme, window)
+        gradient, loss = gradient + times * added.gradient, None if loss is None else loss + times * added.value
+    return gradient, loss, None
+
+
+def _microsteps(scheme: Scheme, window: Window) -> Any:
+    """How many times a term counts that every microstep adds, each divided like its loss."""
+    return sum(window.numbers(window.sizes) / _accumulation_divisors(scheme, window))
+
+
+@dataclass(frozen=True)
+class _Judge:
+    """Compares a scheme's gradient with the reference's."""
+
+    window: Window
+    grad: Any
+    step: Step | None
+
+    def result(self, gradient: Any, loss: Any, reason: Reason | None, weight: Weights) -> SchemeResult:
+        grad = as_float(gradient)
+        ratio, cosine, matches = None, None, None
+        if grad is not None and self.grad is not None:
+            matches = self._matches(grad)
+            if isinstance(grad, list):
+                cosine = _cosine(grad, self.grad)
+            elif self.grad:
+                ratio = as_float(grad / self.grad)
+            if ratio is None and cosine is None:
+                reason = "zero_reference"
+        return SchemeResult(
+            defined=grad is not None,
+            grad=grad,
+            grad_exact=as_text(gradient),
+            reported_loss=as_float(loss),
+            ratio_to_reference=ratio,
+            sign_flipped=None if ratio is None else ratio < 0,
+            cosine_with_reference=cosine,
+            matches_reference=matches,
+            theta_after_sgd=self.step.after(gradient) if self.step else None,
+            reason=reason,
+            loss_reason=weight.loss_reason,
+            weights_match=matches and weight.are_right(self.window),
+        )
+
+    def _matches(self, grad: Any) -> bool:
+        """Equal within 1e-9 of the reference's largest entry (and float64's rounding of the sums, where inexact)."""
+        if isinstance(grad, list):
+            difference, size = float(np.abs(np.subtract(grad, self.grad)).max()), float(np.abs(self.grad).max())
+        else:
+            difference, size = abs(grad - self.grad), abs(self.grad)
+        if difference <= 1e-9 * size or self.window.is_exact:
+            return difference <= 1e-9 * size
+        rounding = np.max(self.window.absolute_gradient) / self.window.total
+        return difference <= 1e-9 * size + 1e-14 * float(rounding)
+
+
+def _cosine(a: list[float], b: list[float]) -> float | None:
+    """None where either vector is 0."""
+    lengths = float(np.linalg.norm(a) * np.linalg.norm(b))
+    return float(np.dot(a, b)) / lengths if lengths > 0 else None

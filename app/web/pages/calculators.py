@@ -1,7 +1,10 @@
 """The calculators' own pages: panel or whole body, results as fragments, files in and out."""
 
+from collections.abc import Callable
+from typing import TypeVar
 from urllib.parse import parse_qsl, urlencode
 
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
@@ -13,16 +16,17 @@ from samestep.app.contract.errors import RefusedError
 from samestep.app.contract.languages import Lang
 from samestep.app.instruments.bench import general_query
 from samestep.app.instruments.case_files import saved
-from samestep.app.instruments.own_page import Shown, shown, submitted
+from samestep.app.instruments.own_page import submitted
 from samestep.app.instruments.panels import default_texts
 from samestep.app.instruments.presets import load_presets
 from samestep.app.instruments.start import load_guide
+from samestep.app.instruments.states import Shown, shown
 from samestep.app.paths import folder
 from samestep.app.rendering.environment import shown_text
 from samestep.app.web.bodies import Bodies, BodyError, retry_after
 from samestep.app.web.offload import Offload, OffloadError
-from samestep.app.web.pages.languages import of_address, other
-from samestep.app.web.pages.layout import Layout, off_loop
+from samestep.app.web.pages.languages import other
+from samestep.app.web.pages.layout import Layout
 from samestep.app.web.ready import matches, state_tag
 
 _UNKEPT = {"cache-control": "no-store"}
@@ -30,6 +34,10 @@ _LARGE_FORM = 256 * 1024
 """Above so many bytes a form of typed fields goes to the worker."""
 
 _PATH, _MOST_PATHS = "shown", 256
+_LONG_STATE = 1_000
+"""Above so many characters of state a panel is computed off the event loop."""
+
+_T = TypeVar("_T")
 
 
 class CalculatorPages:
@@ -89,7 +97,8 @@ class CalculatorPages:
         return await self._layout.made(request, lambda: self._own_page(request, book, shown))
 
     def _own_page(self, request: Request, book: Book, shown: Shown) -> Response:
-        lang, words = of_address(request), self._site.panels.words
+        lang: Lang = request.path_params["lang"]
+        words = self._site.panels.words
         panel = self._site.panels.own(lang, shown)
         context = {
             "title": panel.title,
@@ -107,7 +116,7 @@ class CalculatorPages:
         return self._layout.page(request, "calculator.html", panel.status, **context)
 
     async def result(self, request: Request) -> Response:
-        lang = of_address(request)
+        lang: Lang = request.path_params["lang"]
         etag = state_tag(self._site.version.encode(), b"html", request.scope)
         headers = {"etag": etag.decode(), "cache-control": "public, max-age=60"}
         if request.method != "POST" and matches(request.scope, etag):
@@ -119,7 +128,7 @@ class CalculatorPages:
 
     async def more(self, request: Request) -> Response:
         """All numbers and the snippet of a state, as the page shows them folded."""
-        lang = of_address(request)
+        lang: Lang = request.path_params["lang"]
         shown = await self._shown(request, _calculator(request))
         if shown.view is None:
             return _html(self._site.panels.result(self._site.panels.result_panel(lang, shown)), 422, _UNKEPT)
@@ -131,14 +140,15 @@ class CalculatorPages:
         paths = [text for name, text in pairs if name == _PATH and text.strip("+")][:_MOST_PATHS]
         state = [pair for pair in pairs if pair[0] != _PATH]
         calculator = _calculator(request)
-        found = await off_loop(len(request.url.query), lambda: shown(calculator, state))
+        found = await _off_loop(len(request.url.query), lambda: shown(calculator, state))
         if found.view is None:
             return JSONResponse({}, 422, _UNKEPT)
-        return JSONResponse({path: shown_text(of_address(request), found.view, path) for path in paths}, 200, _UNKEPT)
+        lang: Lang = request.path_params["lang"]
+        return JSONResponse({path: shown_text(lang, found.view, path) for path in paths}, 200, _UNKEPT)
 
     async def case(self, request: Request) -> Response:
         """The state as a file that this page opens again."""
-        lang = of_address(request)
+        lang: Lang = request.path_params["lang"]
         shown = await self._shown(request, _calculator(request))
         state = shown.body()
         if state is None:
@@ -165,7 +175,7 @@ class CalculatorPages:
         """The state of a request to an own page; a large one is read and computed by the worker."""
         if request.method != "POST":
             query = request.url.query
-            return await off_loop(len(query), lambda: shown(calculator, parse_qsl(query, keep_blank_values=True)))
+            return await _off_loop(len(query), lambda: shown(calculator, parse_qsl(query, keep_blank_values=True)))
         try:
             async with self._bodies.body(request.scope, request.receive) as body:
                 return await self._submitted(calculator.name, request.headers.get("content-type", ""), body)
@@ -176,11 +186,16 @@ class CalculatorPages:
     async def _submitted(self, name: str, content_type: str, body: bytes) -> Shown:
         """What a form brings. One that may hold a file is read by the worker, whatever its size."""
         if len(body) <= _LARGE_FORM and not content_type.startswith("multipart/"):
-            return await off_loop(len(body), lambda: submitted(name, content_type, body))
+            return await _off_loop(len(body), lambda: submitted(name, content_type, body))
         try:
             return await self._offload.run(submitted, name, content_type, body)
         except OffloadError:
             raise HTTPException(503, headers=retry_after(503)) from None
+
+
+async def _off_loop(size: int, work: Callable[[], _T]) -> _T:
+    """The result of `work`, done beside the event loop where a state of this size may take long."""
+    return await run_in_threadpool(work) if size > _LONG_STATE else work()
 
 
 def _html(text: str, status: int, headers: dict[str, str]) -> Response:

@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from urllib.parse import parse_qsl
 
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -15,13 +16,13 @@ from samestep.app.cards.fonts import card_fonts
 from samestep.app.cards.style import figure_style, variables
 from samestep.app.contract.errors import RefusedError
 from samestep.app.instruments.first_answer import fields_in, first_answer
-from samestep.app.instruments.own_page import shown
 from samestep.app.instruments.panels import Panel
+from samestep.app.instruments.states import shown
 from samestep.app.paths import folder
 from samestep.app.web.bodies import retry_after
 from samestep.app.web.offload import Offload, OffloadError
 from samestep.app.web.pages.chapters import pieces_of
-from samestep.app.web.pages.layout import Layout, off_loop
+from samestep.app.web.pages.layout import Layout
 
 KEPT = 256
 """So many pictures are kept: some 10 MB."""
@@ -49,7 +50,7 @@ class CardPages:
         key = f"{request.url.path}?{request.url.query}"
         picture = self._kept.get(key)
         if picture is None:
-            svg = await off_loop(10**6, lambda: self._svg(request))
+            svg = await run_in_threadpool(self._svg, request)
             try:
                 picture = await self._offload.run(png_of, svg, card_fonts())
             except OffloadError:

@@ -2,28 +2,17 @@
 
 from typing import cast
 
-from starlette.convertors import Convertor, register_url_convertor
+from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.requests import Request
 
 from samestep.app.contract.languages import LANGUAGES, Lang
 
 
-class _LangConvertor(Convertor[str]):
+class _LangConvertor(StringConvertor):
     regex = "|".join(LANGUAGES)
-
-    def convert(self, value: str) -> str:
-        return value
-
-    def to_string(self, value: str) -> str:
-        return value
 
 
 register_url_convertor("lang", _LangConvertor())
-
-
-def of_address(request: Request) -> Lang:
-    """The language of an address `/{lang:lang}/…`."""
-    return cast(Lang, request.path_params["lang"])
 
 
 def other(lang: Lang) -> Lang:

@@ -4,7 +4,6 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TypeVar
 from urllib.parse import quote
 
 from starlette.concurrency import run_in_threadpool
@@ -19,10 +18,6 @@ from samestep.app.web.pages import languages
 from samestep.app.web.ready import Ready, coding_for
 from samestep.app.web.site import Site
 
-_T = TypeVar("_T")
-
-_LONG_STATE = 1_000
-"""Above so many characters of state a panel is computed off the event loop."""
 HOST = re.compile(r"[A-Za-z0-9.-]+(:\d+)?|\[[0-9A-Fa-f:.]+\](:\d+)?")
 """A host that may stand in an absolute address."""
 _LARGE_PAGE = 32_000
@@ -39,7 +34,7 @@ class Layout:
     def open(self, request: Request) -> tuple[Lang, Book]:
         """The language of the address, and the book as it stands now."""
         self.site.fresh()
-        return languages.of_address(request), self.site.book
+        return request.path_params["lang"], self.site.book
 
     def beside(self, make: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
         """The handler of a page that `make` makes in a thread: nobody else's request waits meanwhile."""
@@ -79,7 +74,7 @@ class Layout:
 
     def page(self, request: Request, template: str, status: int = 200, **context: object) -> Response:
         """A page in the state of its address."""
-        shared = self.context(request, languages.of_address(request))
+        shared = self.context(request, request.path_params["lang"])
         body = self.site.render(template, shared | context).encode()
         headers = {"cache-control": "no-cache", "vary": "accept-encoding"}
         coding = coding_for(request.scope) if len(body) > _LARGE_PAGE else None
@@ -91,7 +86,7 @@ class Layout:
         """A page without state: kept, so that it is not rendered again."""
         if request.url.query:
             return self.page(request, template, 200, **context)
-        shared = self.context(request, languages.of_address(request))
+        shared = self.context(request, request.path_params["lang"])
         return AsIs(self.site.keep(request.scope["path"], self.site.render(template, shared | context)))
 
 
@@ -123,8 +118,3 @@ class AsIs(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._ready(scope, receive, send)
-
-
-async def off_loop(size: int, work: Callable[[], _T]) -> _T:
-    """The result of `work`, done beside the event loop where a state of this size may take long."""
-    return await run_in_threadpool(work) if size > _LONG_STATE else work()

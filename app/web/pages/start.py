@@ -9,8 +9,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from samestep.app.calculators import registry
-from samestep.app.instruments.own_page import shown
 from samestep.app.instruments.start import Answer, Guide, load_guide
+from samestep.app.instruments.states import shown
 from samestep.app.paths import folder
 from samestep.app.web.pages.layout import Layout
 
