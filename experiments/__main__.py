@@ -31,6 +31,7 @@ from samestep.experiments.watch import command as watch_command
 HOLDS, FAILS, CANNOT = 0, 1, 2
 EVERYTHING: dict[str, Json] = {"releases": "listed", "families": "listed", "stored": True}
 """What is published of conformance: all of it, with what was measured on the way here by the same sources."""
+OF_WATCH = {f"--{name}" for name in (*watch_command.NAMES, "json", "html", "lang", "base-url", "example")}
 REFUSALS = (
     runs.CannotRunError,
     RunFailedError,
@@ -63,22 +64,22 @@ def _parser() -> argparse.ArgumentParser:
     listing.set_defaults(command=list_)
 
     running = commands.add_parser("run", help="run experiments; publishes nothing")
-    _names(running)
+    _names(running, "every one but the training")
     running.add_argument("--processes", type=_positive, metavar="P", help="how many (default: as the experiment needs)")
     running.add_argument("--out", type=Path, metavar="DIR", help="keep NAME/result.json and the tensors here")
     running.add_argument("--backend", choices=("gloo", "nccl"), default="gloo")
     running.add_argument("--weights", type=Path, metavar="DIR", help="files of train_tiny (default: published)")
     running.add_argument("--corpus", type=Path, metavar="DIR", default=corpus.FOLDER, help="the frozen text")
     conformance = running.add_argument_group("conformance", "which of its measurements; each may be given repeatedly")
-    conformance.add_argument("--framework", action="append", choices=FRAMEWORKS, metavar="NAME")
+    conformance.add_argument("--framework", action="append", choices=FRAMEWORKS, metavar="NAME", help="like torch_ddp")
     conformance.add_argument("--family", action="append", choices=FAMILIES, metavar="NAME", help="in its environment")
-    conformance.add_argument("--scenario", action="append", choices=SCENARIOS, metavar="A…F")
+    conformance.add_argument("--scenario", action="append", choices=SCENARIOS, metavar="NAME", help="like A")
     conformance.add_argument("--reader", choices=("update", "watch"), help="watch: read the same runs by watch, too")
     conformance.add_argument("--version", action="append", metavar="PACKAGE==X", help="beside what is installed")
     running.set_defaults(command=run)
 
     publishing = commands.add_parser("publish", help="run, then replace the published evidence")
-    _names(publishing)
+    _names(publishing, "every one, the training too")
     publishing.set_defaults(command=publish_)
 
     verifying = commands.add_parser("verify", help="check published evidence")
@@ -89,6 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     conformance_report.add_to(commands)
     audit_command.add_to(commands)
     watch_command.add_to(commands)
+    commands.choices["watch"].set_defaults(command=watch)
 
     training = commands.add_parser("train", help="train the tiny language model; goes on where it was interrupted")
     training.add_argument("--steps", type=_positive, default=800)
@@ -101,16 +103,15 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _names(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("names", nargs="*", metavar="NAME")
-    parser.add_argument("--all", action="store_true")
+def _names(parser: argparse.ArgumentParser, everything: str) -> None:
+    parser.add_argument("names", nargs="*", metavar="NAME", help="experiments, as `list` names them")
+    parser.add_argument("--all", action="store_true", help=everything)
 
 
 def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be 1 or more")
-    return value
+    if not (text.isascii() and text.isdigit() and int(text)):
+        raise argparse.ArgumentTypeError(f"must be a whole number, 1 or more, not {text}")
+    return int(text)
 
 
 def list_(options: argparse.Namespace) -> int:
@@ -244,6 +245,18 @@ def _repeat(library: Library, wanted: Sequence[Experiment]) -> dict[str, bool]:
             verdicts[experiment.name] = comparison.holds
             print(f"{'ok  ' if comparison.holds else 'FAIL'} {experiment.name} again: {comparison}")
     return verdicts
+
+
+def watch(options: argparse.Namespace) -> int:
+    """Watch, unless an option of watch stands behind the command's first word, whose argument it then is."""
+    first, *rest = options.run or ["--"]
+    for word in rest if first != "--" else ():
+        if (name := word.partition("=")[0]) in OF_WATCH:
+            raise runs.CannotRunError(
+                f"{name} stands behind {first} and would be given to it: write it in front, "
+                f"or -- in front of {first} if {first} is to have it"
+            )
+    return watch_command.run(options)
 
 
 def train(options: argparse.Namespace) -> int:

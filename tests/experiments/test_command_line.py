@@ -85,6 +85,8 @@ def test_listing_and_verifying_leave_torch_alone() -> None:
         (["run", "info_nce", "--framework", "trl"], "--framework is for conformance"),
         (["run", "conformance", "--version", "nonsense==1"], "no release of a framework"),
         (["run", "conformance", "--processes", "4"], "always runs 2 processes"),
+        (["watch", "train.py", "--html", "report.html"], "--html stands behind train.py and would be given to it"),
+        (["watch", "torchrun", "train.py", "--updates=3"], "--updates stands behind torchrun"),
     ],
 )
 def test_what_cannot_run_says_why_and_ends_with_2(
