@@ -350,7 +350,7 @@ def test_chapter_170_its_questions_answer_for_a_small_training() -> None:
         assert not resumes(start, step, kept), left_out  # type: ignore[operator]
 
 
-def test_chapter_165_one_local_step_is_the_synchronous_one_and_a_turned_sign_raises_the_loss(
+def test_chapter_165_one_local_step_is_the_synchronous_one_and_a_reversed_sign_raises_the_loss(
     ran: dict[str, Ran],
 ) -> None:
     assert ran["rounds"].error == ""
@@ -358,7 +358,7 @@ def test_chapter_165_one_local_step_is_the_synchronous_one_and_a_turned_sign_rai
     off, loss = ({name: float(line[place]) for name, *line in lines} for place in (0, 1))
     assert off.pop("1 step") < 1e-14
     assert min(off.values()) > 0.01
-    assert loss["4 steps, outer"] < loss["4 steps"] < 1 < loss["4 steps, sign turned"]
+    assert loss["4 steps, outer"] < loss["4 steps"] < 1 < loss["4 steps, sign reversed"]
 
 
 def test_chapter_165_steps_in_proportion_to_samples_want_a_plain_mean(ran: dict[str, Ran]) -> None:

@@ -18,6 +18,11 @@ def _masked(logits: Tensor) -> Tensor:
     return (losses * MASK).sum() / MASK.sum()
 
 
+def _ignored_and_masked(logits: Tensor) -> Tensor:
+    losses = cross_entropy(logits, IGNORED, reduction="none")
+    return (losses * MASK).sum() / MASK.sum()
+
+
 def _clamped(logits: Tensor) -> Tensor:
     losses = cross_entropy(logits, CLASSES, reduction="none")
     return (losses * MASK).sum() / MASK.sum().clamp(min=1)
@@ -28,6 +33,7 @@ MEANS: dict[str, tuple[Callable[[Tensor], Tensor], float, float]] = {
     "rows selected beforehand": (lambda z: cross_entropy(z[IGNORED != -100], IGNORED[IGNORED != -100]), math.nan, 0),
     "losses selected afterwards": (lambda z: cross_entropy(z, CLASSES, reduction="none")[MASK > 0].mean(), math.nan, 0),
     "multiplied by the mask": (_masked, math.nan, math.nan),
+    "ignored, then multiplied by the mask": (_ignored_and_masked, math.nan, 0),
     "denominator clamped to 1": (_clamped, 0, 0),
     "a sum, scaled": (lambda z: cross_entropy(z, IGNORED, reduction="sum") * 2 / 10, 0, 0),
 }

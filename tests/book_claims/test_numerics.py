@@ -179,14 +179,19 @@ def test_equal_logits_do_not_show_a_label_that_was_shifted_twice() -> None:
 # --- counts in a checkpoint
 
 
-def test_a_restored_scheduler_applies_the_new_function_to_the_old_count_from_its_next_step_on() -> None:
-    def trainer(total: int) -> tuple[torch.optim.AdamW, torch.optim.lr_scheduler.LambdaLR]:
-        optimizer = torch.optim.AdamW([torch.ones(1, requires_grad=True)], lr=1)
-        return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda count: 1 - count / total)
+def after_a_restart(
+    schedule: Callable[[torch.optim.Optimizer, int], torch.optim.lr_scheduler.LRScheduler],
+) -> tuple[float, float, float]:
+    """Rates after 50 updates of 100, restored where 1,000 are configured: of the next update, of the one after it,
+    and what the latter would have been without the restart."""
+
+    def trainer(total: int) -> tuple[torch.optim.AdamW, torch.optim.lr_scheduler.LRScheduler]:
+        parameter = torch.ones(1, requires_grad=True)
+        parameter.grad = torch.ones(1)
+        optimizer = torch.optim.AdamW([parameter], lr=1)
+        return optimizer, schedule(optimizer, total)
 
     saved, scheduler = trainer(100)
-    for parameter in saved.param_groups[0]["params"]:
-        parameter.grad = torch.ones(1)
     for _ in range(50):
         saved.step()
         scheduler.step()
@@ -195,10 +200,23 @@ def test_a_restored_scheduler_applies_the_new_function_to_the_old_count_from_its
     resumed.load_state_dict(scheduler.state_dict())
     assert resumed.last_epoch == 50
     assert [state["step"] for state in optimizer.state.values()] == [50]
-    assert optimizer.param_groups[0]["lr"] == 1 - 50 / 100
-    optimizer.step()
-    resumed.step()
-    assert optimizer.param_groups[0]["lr"] == 1 - 51 / 1000
+    first = optimizer.param_groups[0]["lr"]
+    for one, clock in ((optimizer, resumed), (saved, scheduler)):
+        one.step()
+        clock.step()
+    return first, optimizer.param_groups[0]["lr"], saved.param_groups[0]["lr"]
+
+
+def test_a_restored_scheduler_applies_the_new_function_to_the_old_count_from_its_next_step_on() -> None:
+    found = after_a_restart(
+        lambda optimizer, total: torch.optim.lr_scheduler.LambdaLR(optimizer, lambda count: 1 - count / total)
+    )
+    assert found == (1 - 50 / 100, 1 - 51 / 1000, 1 - 51 / 100)
+
+
+def test_a_restored_scheduler_that_holds_its_length_stays_on_the_old_schedule() -> None:
+    _, resumed, without = after_a_restart(torch.optim.lr_scheduler.CosineAnnealingLR)
+    assert resumed == without
 
 
 def test_what_ranks_have_read_is_a_prefix_of_one_permutation_known_by_its_number_of_samples() -> None:
