@@ -205,6 +205,8 @@ def verify_(options: argparse.Namespace) -> int:
     """One line a bag, and what is wrong with it."""
     library, known = Library(runs.evidence_folder()), experiments()
     names = verify.names_or_all(options.names, known, library.names())
+    if unknown := [name for name in names if name not in known and name not in library.names()]:
+        raise runs.CannotRunError(f"there is no experiment {', '.join(unknown)}; there are {', '.join(known)}")
     good = [name for name in names if _check(library, name, known.get(name))]
     if options.rerun:
         rerun = [known[name] for name in good]

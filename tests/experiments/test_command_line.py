@@ -80,6 +80,7 @@ def test_listing_and_verifying_leave_torch_alone() -> None:
         (["run"], "name the experiments, or say --all"),
         (["run", "info_nce", "--all"], "name the experiments, or say --all"),
         (["run", "nonsense"], "there is no experiment nonsense"),
+        (["verify", "info_nce", "nonsense"], "there is no experiment nonsense"),
         (["run", "transformer_update", "--weights", "/nonexistent"], "holds no weights.safetensors"),
         (["train", "--corpus", "/nonexistent"], "--freeze-corpus"),
         (["run", "info_nce", "--framework", "trl"], "--framework is for conformance"),
