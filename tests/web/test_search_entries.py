@@ -27,6 +27,9 @@ QUERIES = {
         deadlock                        fsdp-lifecycle
         OOM                             fsdp-lifecycle
         padding                         calculators/sampler_padding
+        warmup                          calculators/schedule_clock
+        EMA                             calculators/schedule_clock
+        offload                         fsdp-lifecycle
         sequence packing                calculators/token_budget
         gradient norm halves            start#loss-scaled
         effective batch size            glossary#global-batch
@@ -92,6 +95,10 @@ QUERIES = {
         温度                  infonce-derivatives#sec-temperature
         学习率                glossary#learning-rate
         填充                  calculators/sampler_padding
+        预热                  calculators/schedule_clock
+        卸载                  fsdp-lifecycle
+        OOM                   calculators/fsdp_timeline
+        卡                    gradient-flip
         打包                  glossary#packing
         num_items_in_batch    conformance/transformers
         SFTTrainer            conformance/trl
