@@ -1,4 +1,4 @@
-"""The programs of one process in chapters 10 to 60 do what the text beside them says."""
+"""The programs of one process in chapters 10 to 60, and in chapter 900, do what the text beside them says."""
 
 import re
 from typing import Any
@@ -104,3 +104,9 @@ reference ="""
     assert found["means times P over K"][3:] == [0.333] * 6
     assert found["means times P over K"][1] == found["microstep means"][1]
     assert found["lost, over the rest"][3:] == pytest.approx([n / 48 for n in (3, 7, 13, 17, 0, 8)], abs=6e-4)
+
+
+def test_exact_fractions_confirm_the_scaled_sum_in_every_window_and_replica_means_in_25() -> None:
+    """Chapter 900, the answer of its third exercise."""
+    (program,) = programs("900-sources-and-scope")
+    assert lines_of(program) == ["1000 windows, P/N right in all; replica means right in 25"]

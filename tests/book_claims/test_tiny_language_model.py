@@ -21,10 +21,31 @@ from samestep.experiments.train_tiny import (
     Data,
     prepare,
 )
-from tests.book_claims.chapter_code import CONTENT, chapter
+from tests.book_claims.chapter_code import CONTENT, chapter, output, programs
 
 BAG = CONTENT / "evidence" / "train_tiny" / "data"
 NAME = "170-tiny-language-model"
+
+
+def printed(code: str) -> list[str]:
+    """What the chapter's first program says when it is ended after one update: the whole takes seconds."""
+    assert code.count("STEPS = 256, 64, 4, 64, 8, 300") == 1
+    return output(code.replace("STEPS = 256, 64, 4, 64, 8, 300", "STEPS = 256, 64, 4, 64, 8, 0")).splitlines()
+
+
+def test_the_program_of_one_page_begins_at_even_guessing_and_has_the_floors_that_the_chapter_quotes() -> None:
+    code = programs(NAME)[0]
+    assert printed(code) == [
+        "step   0   held out 5.515",
+        "evenly 5.545   by frequency 3.073   by the token before 2.413",
+        "parameters 132864   sees the future False",
+    ]
+
+
+def test_a_program_without_its_mask_counts_the_same_parameters_and_sees_the_future() -> None:
+    code = programs(NAME)[0]
+    assert code.count(", is_causal=True") == 1
+    assert printed(code.replace(", is_causal=True", ""))[-1] == "parameters 132864   sees the future True"
 
 
 @pytest.fixture(scope="module")
