@@ -13,7 +13,7 @@ _LOSERS = {
     "损失": re.compile(r"(?<![\w./-])loss(?![\w./(-])(?! (?:scaling|scale))"),
     "单元格": re.compile("单元(?![格测（])"),
     "二进制有效位": re.compile("有效数字"),
-    "除以": re.compile("去除(?!损失|缩放)"),
+    "除以": re.compile("去除(?!缩放)|用[它这那]除(?!以)"),
     "微批": re.compile("微批次"),
     "参考": re.compile("参照"),
     "填充": re.compile("补齐到(?!整)"),
@@ -66,6 +66,16 @@ def said_in_templates() -> Iterator[tuple[str, str]]:
 def test_a_chinese_chapter_keeps_to_the_books_words(name: str) -> None:
     prose = _NOT_PROSE.sub(" ", (CONTENT / "zh" / f"{name}.md").read_text("utf-8"))
     assert losers(prose, frozenset({"单元格"}) if name in _UNITS else frozenset()) == []
+
+
+def test_a_chapter_is_named_by_words_of_its_own_title() -> None:
+    chapters = {file: file.read_text("utf-8") for file in (CONTENT / "zh").glob("*.md")}
+    titles = {
+        file.stem.split("-", 1)[1]: re.findall(r'^title = "(.*)"$', text, re.M)[0] for file, text in chapters.items()
+    }
+    named = [found for text in chapters.values() for found in re.findall(r"\[《([^》]+)》\]\(ch:([\w-]+)", text)]
+    assert len(named) > 50
+    assert [(said, slug) for said, slug in named if said not in titles[slug]] == []
 
 
 def test_panels_and_pages_keep_to_the_books_words() -> None:
