@@ -44,6 +44,17 @@ def test_marked_experts_left_out_give_the_norm_of_the_rest() -> None:
     assert got["global_norm"] == 10  # and the right norm still counts them
 
 
+@pytest.mark.parametrize(
+    ("gradients", "same", "direction"),
+    [("24;32", False, False), ("24;24", False, True), ("24;0", True, True), ("1;2", True, True), ("0;0", True, True)],
+)
+def test_a_rank_that_clips_by_itself_keeps_the_direction_only_if_all_that_is_not_zero_is_shortened_alike(
+    gradients: str, same: bool, direction: bool
+) -> None:
+    got = view(gradients=gradients, scheme="per_rank")["current"]
+    assert (got["matches_reference"], got["keeps_direction"]) == (same, direction)
+
+
 # --- the state machine's edges
 
 

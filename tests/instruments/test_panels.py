@@ -418,6 +418,37 @@ def test_an_undefined_output_gives_its_reason_in_words(client: TestClient, lang:
         assert "0/0" in shown
 
 
+VERDICTS = [
+    ("replica_ledger?a=2&b=8&target_a=1&target_b=1", "coincidence"),
+    ("replica_ledger?a=5&b=5", "same"),
+    ("direction_map?a=2&b=8&target_a=1&target_b=1", "coincidence"),
+    ("info_nce?q=0;0&d=1;-1&scheme=local_loss_remote_detached", "coincidence"),
+    ("info_nce?q=0;0&d=1;-1&scheme=local_loss_gather_with_grad", "same"),
+    ("clip_order?microstep_grads=3,4;0,0&max_norm=1&scheme=running_clip", "coincidence"),
+    ("clip_ownership?gradients=24;0&max_norm=1&scheme=per_rank", "coincidence"),
+    ("clip_ownership?gradients=24;24&max_norm=1&scheme=per_rank", "other"),
+    ("metric_ledger?counts=2;8&losses=1;1&scheme=mean_of_rank_means", "coincidence"),
+    ("no_sync_timeline?gradients=1,1;1,1&scheme=forwards_first", "coincidence"),
+    ("no_sync_timeline?gradients=1,1;1,1&scheme=backward_inside", "same"),
+    ("no_sync_timeline?gradients=1,1;1,1&wrapper=fsdp2&scheme=forwards_first", "same"),
+    ("matrix_update?gradient=1,0;0,1&shards=2&method=polar&scheme=per_shard", "coincidence"),
+    ("matrix_update?gradient=1,0;0,1&shards=1&method=polar&scheme=per_shard", "same"),
+    (
+        "batch_statistics?term=load_balance&tokens=4;4&assigned=2 2;2 2&probability=0.5 0.5;0.5 0.5&scheme=per_rank",
+        "coincidence",
+    ),
+    ("label_count?lengths=5 5;5&prompts=1&scheme=before_shift", "coincidence"),
+    ("label_count?scheme=after_shift", "same"),
+]
+"""States of equal numbers, and whether the way of getting them is right for others too."""
+
+
+@pytest.mark.parametrize(("state", "kind"), VERDICTS)
+def test_numbers_that_coincide_are_not_called_the_same(client: TestClient, state: str, kind: str) -> None:
+    page = client.get(f"/en/calculators/{state}").text
+    assert re.findall(r'<p class="verdict (\w+)" data-verdict', page) == [kind]
+
+
 @pytest.mark.parametrize(
     ("name", "fields"),
     [

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from samestep.app.calculators.clip_ownership.clipping import ClippingRule
-from samestep.app.calculators.clip_ownership.copies import Copies
+from samestep.app.calculators.clip_ownership.copies import Copies, Counts
 from samestep.app.contract.arrays import Floats
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.models import Reason, Result
@@ -19,6 +19,9 @@ from samestep.app.contract.numbers import NonFinite, finite_or_name
 
 Norm = float | NonFinite
 SchemeName = Literal["global_owner", "per_rank", "every_copy"]
+
+_SAME = 1e-12
+"""Relative: what rounding can do to a product."""
 
 
 class NamedGradient(Result):
@@ -39,7 +42,9 @@ class SchemeResult(Result):
     """What one scheme does. For `per_rank`, `norm` and `coefficient` have one entry a rank.
 
     `clipped_norm` is the norm of the independent gradient that results (owners' copies, each as its rank applies it).
-    When all ranks skip, coefficients and `applied` are null and `param_after` is the parameter unchanged.
+    `matches_reference` says whether every copy receives the gradient that `global_owner` gives it; `keeps_direction`
+    whether what is not zero is all shortened by one coefficient. When all ranks skip, these, the coefficients and
+    `applied` are null and `param_after` is the parameter unchanged.
     """
 
     defined: bool
@@ -47,6 +52,8 @@ class SchemeResult(Result):
     norm: Norm | list[Norm]
     coefficient: float | list[float | None] | None
     clipped_norm: float | None
+    matches_reference: bool | None
+    keeps_direction: bool | None
     applied: list[list[NamedGradient]] | None
     param_after: list[list[NamedParam]] | None
 
@@ -68,13 +75,20 @@ def scheme_results(
         for name, norm in norms.items()
     }
     clipped = rule.norms_of(*(values[copies.owned] for values in applied.values()))
+    held = np.unique(copies.element_rank[gradient != 0])
+    coefficients = {
+        name: rule.coefficients(norm) if isinstance(norm, list) else rule.coefficient(norm)
+        for name, norm in norms.items()
+    }
     return {
         name: SchemeResult(
             defined=True,
             reason=None,
             norm=_shown(norm),
-            coefficient=rule.coefficients(norm) if isinstance(norm, list) else rule.coefficient(norm),
+            coefficient=coefficients[name],
             clipped_norm=clipped_norm,
+            matches_reference=_alike(applied[name], applied["global_owner"]),
+            keeps_direction=_one(coefficients[name], held),
             applied=_gradients(copies, applied[name]),
             param_after=_step(copies, applied[name], lr),
         )
@@ -89,9 +103,22 @@ def _skipped(copies: Copies, norm: float | list[float], lr: Fraction | None) -> 
         norm=_shown(norm),
         coefficient=[None] * copies.ranks if isinstance(norm, list) else None,
         clipped_norm=None,
+        matches_reference=None,
+        keeps_direction=None,
         applied=None,
         param_after=_step(copies, None, lr),
     )
+
+
+def _alike(applied: Floats, right: Floats) -> bool:
+    """Whether two gradients are the same but for rounding."""
+    return bool(np.allclose(applied, right, rtol=_SAME, atol=0))
+
+
+def _one(coefficient: float | list[float | None] | None, ranks: Counts) -> bool:
+    """Whether these ranks have one coefficient but for rounding."""
+    used = [coefficient[rank] for rank in ranks] if isinstance(coefficient, list) else []
+    return not used or _alike(np.array(used, dtype=np.float64), np.full(len(used), used[0], dtype=np.float64))
 
 
 def _shown(norm: float | list[float]) -> Norm | list[Norm]:
