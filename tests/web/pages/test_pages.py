@@ -490,7 +490,7 @@ def test_a_long_page_that_many_ask_for_at_once_is_made_once(monkeypatch: pytest.
 
 
 @each_chapter
-def test_a_chapter_says_its_place_in_the_series_and_ends_with_where_to_discuss_it(
+def test_a_chapter_says_its_place_in_the_series_its_day_and_at_the_end_where_to_discuss_it(
     client: TestClient, chapter: Chapter
 ) -> None:
     page = client.get(chapter.path).text
@@ -498,6 +498,8 @@ def test_a_chapter_says_its_place_in_the_series_and_ends_with_where_to_discuss_i
     total = len(BOOK.chapters[chapter.lang])
     series = f"本系列第 {place} 篇，共 {total} 篇" if chapter.lang == "zh" else f"No. {place} of {total} in this series"
     assert series in page
+    assert chapter.updated
+    assert f'<time datetime="{chapter.updated}">' in page
     assert page.index('id="discuss"') > page.index('id="sources"')
     assert chapter.file.name in page[page.index('id="discuss"') :]
 
