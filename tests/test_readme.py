@@ -1,6 +1,7 @@
 """The README's claims, as far as a machine can check them: its commands, options, files, addresses and numbers."""
 
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -143,3 +144,13 @@ def test_the_book_is_checked_by_the_command_that_it_names() -> None:
     assert "python -m app.book.chapters" in README
     checked = run("-m", "samestep.app.book.chapters")
     assert checked.returncode == 0, checked.stderr
+
+
+def test_every_option_of_its_watch_commands_is_watchs_own_and_not_the_watched_scripts() -> None:
+    """Options after a script are the script's: `watch train.py --html page` would write no page."""
+    from samestep.experiments.__main__ import _parser
+
+    said = [shlex.split(line, comments=True) for line in README.splitlines() if line.startswith("samestep-lab watch")]
+    found = [_parser().parse_args(words[1:]).run for words in said]
+    assert len(found) >= 2
+    assert [run for run in found if run[:1] != ["--"] and any(word.startswith("-") for word in run)] == []
