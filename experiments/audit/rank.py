@@ -172,6 +172,7 @@ def work(job: Job, rank: int, size: int, address: str, timeout: timedelta, tell:
     world = World(job.settings.backend, address, rank, size, timeout)
     ready = world.gather(ready)[0]
     here.steps(world, ready)
+    world.gather(None)  # what every rank has recorded is on disk before rank 0 reads it
     del world
     worlds.leave()
     if rank == 0:
