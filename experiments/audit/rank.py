@@ -64,6 +64,7 @@ class Rank:
         self.settings = job.settings
         self.dtype: torch.dtype = getattr(torch, self.settings.dtype)
         self.device = worlds.prepare(self.settings.dtype, self.settings.backend, rank)
+        import_module("torch._dynamo")  # any optimizer and any wrapper imports it
         taps.install()
         gc.freeze()  # what the imports made stays: collections after every run need not go through it
 
@@ -163,12 +164,7 @@ def keep(place: Path, value: object) -> None:
 def work(job: Job, rank: int, size: int, address: str, timeout: timedelta, tell: Tell, *, everywhere: bool) -> None:
     """Do a rank's part. `everywhere`: every rank runs the references, so that none waits long for another."""
     here = Rank(job, rank, tell)
-    ready: dict[int, Ready]
-    if rank == 0 or everywhere:
-        ready = here.references()
-    else:
-        ready = {}
-        import_module("torch._dynamo")  # any optimizer and any wrapper imports it: better now, while rank 0 is busy
+    ready = here.references() if rank == 0 or everywhere else {}
     world = World(job.settings.backend, address, rank, size, timeout)
     ready = world.gather(ready)[0]
     here.steps(world, ready)

@@ -2,13 +2,12 @@
 
 from collections.abc import Mapping
 
-import numpy as np
-
 from samestep.app.evidence.bags import Text
 from samestep.experiments.audit.judging import compare
 from samestep.experiments.audit.judging.case import Case
 from samestep.experiments.audit.judging.compare import Difference
-from samestep.experiments.audit.running.vectors import Vectors
+from samestep.experiments.audit.judging.pulls import pull, times_of
+from samestep.experiments.audit.running.vectors import Array, Vectors
 from samestep.experiments.audit.telling.report import Finding
 from samestep.experiments.audit.telling.wording import finding, listing, number
 
@@ -37,12 +36,14 @@ def explain_beside(case: Case, found: Mapping[str, Difference | None], stage: st
             "updated with.",
             "zh": "它在各 rank 上不同：每个 rank 用自己那部分批次更新它。应归约用来更新它的量。",
         }
-    elif decay := _times_of_an_average(case, stage, names):
+    elif averaged := _averaged(case, stage, names):
+        times, weight = averaged
+        named = case.named(float(times))
+        shown = f"{named.name} = {times}" if named.names else str(times)
         why = {
-            "en": f"It moved as far as {case.microbatches} averages of decay {number(decay)} take it, in place of one: "
-            f"it is updated in every microbatch.",
-            "zh": f"它移动的距离相当于 {case.microbatches} 次衰减为 {number(decay)} 的平均，而不是一次："
-            "每个微批都更新了它。",
+            "en": f"It moved as far as {shown} averages of weight {number(weight)} take it, in place of one: it is "
+            "updated that often.",
+            "zh": f"它移动的距离相当于 {shown} 次权重为 {number(weight)} 的平均，而不是一次：它被更新了这么多次。",
         }
     return finding(case, "outside_state", which=listing(names), why=why)
 
@@ -59,40 +60,36 @@ def _differ_between_ranks(case: Case, stage: str) -> bool:
     return False
 
 
-def _times_of_an_average(case: Case, stage: str, names: list[str]) -> float | None:
-    """d if all these tensors moved f = (1 - d^K)/(1 - d) times as far as in the reference; None if they did not."""
-    if case.microbatches < 2:
-        return None
+def _averaged(case: Case, stage: str, names: list[str]) -> tuple[int, float] | None:
+    """How often these tensors were averaged with the parameters, and with what weight; None where that is not known.
+
+    The reference says with what weight w it is done once: it moves by w (p - b) from where it began, b, towards the
+    parameters p at its end, or as they were before the update. n times it moves by 1 - (1 - w)ⁿ of that.
+    """
     for kind in KINDS[stage]:
         expected, got = case.reference.vectors.get(kind), case.ranks[0].vectors.get(kind)
-        if expected is None or got is None or not all(name in expected and name in got for name in names):
+        begin = case.reference.vectors.get("initial" if kind == "parameters" else "beside")
+        if expected is None or got is None or begin is None:
             continue
-        begin = case.reference.vectors.get("initial") if kind == "parameters" else None
-        factors = [factor for name in names if (factor := _moved(expected, got, begin, name)) is not None]
-        if len(factors) == len(names) and factors and max(factors) - min(factors) < 1e-6 * max(factors):
-            return _decay(factors[0], case.microbatches)
+        if not all(name in each for name in names for each in (expected, got, begin)):
+            continue
+        once, often = ([each[name] - begin[name] for name in names] for each in (expected, got))
+        for known in ("parameters", "initial"):
+            towards = [_parameter(case.reference.vectors[known], name, begin) for name in names]
+            away = [p - begin[name] for p, name in zip(towards, names, strict=True) if p is not None]
+            if len(away) < len(names):
+                continue
+            weight = pull(away, once)
+            if times := times_of(1 - weight, 1 - pull(away, often)):
+                return times, weight
     return None
 
 
-def _moved(expected: Vectors, got: Vectors, begin: Vectors | None, name: str) -> float | None:
-    """By what factor it moved further, from where it began (or from zero); None where that is no factor."""
-    start = begin[name] if begin is not None and name in begin else np.zeros_like(expected[name])
-    once, often = expected[name] - start, got[name] - start
-    square = float(np.vdot(once, once))
-    factor = float(np.vdot(once, often)) / square if square else 0.0
-    missed = float(np.linalg.norm(often - factor * once))
-    return factor if factor and missed <= 1e-6 * float(np.linalg.norm(often)) else None
-
-
-def _decay(factor: float, times: int) -> float | None:
-    """d with 1 + d + … + d^(K-1) = f, for 0 < d < 1; None where there is none. By bisection: the sum grows with d."""
-    if not 1.0 < factor < times:
-        return None
-    low, high = 0.0, 1.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if sum(middle**k for k in range(times)) < factor else (low, middle)
-    return low
+def _parameter(known: Vectors, name: str, copies: Vectors) -> Array | None:
+    """The parameter that a copy is of: the longest name that the copy's ends with, in the same shape."""
+    found = [each for each in known if f".{name}".endswith(f".{each}") and each != name]
+    found = [each for each in found if known.shape(each) == copies.shape(name)]
+    return known[max(found, key=len)] if found else None
 
 
 def explain_settings(case: Case, difference: Difference | None) -> Finding | None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from samestep.experiments.audit.judging import compare, precision, scales
+from samestep.experiments.audit.judging import compare, complex_parts, parameters, precision, scales
+from samestep.experiments.audit.running.collectives import WITHIN
 from samestep.experiments.audit.running.plans import Plan
 from samestep.experiments.audit.running.trace import Trace
 from samestep.experiments.audit.running.variations import Cell, Variations
@@ -28,6 +29,7 @@ class Case:
     staged      ranks hold different parts of the model
     coarsest    the coarsest type that the reference goes through; None: none coarser than the audit's
     exact       tolerance of what is not rounded by that: parameters before they are updated
+    pieces      tensors that are not compared, as ranks hold parts of them that do not make a whole
     variations  runs on one process that begin where this update begins; None where none can
     """
 
@@ -43,10 +45,22 @@ class Case:
     staged: bool = False
     coarsest: str | None = None
     exact: float = 0.0
+    pieces: tuple[str, ...] = ()
 
     def basis(self, cell: Cell) -> Vectors | None:
         """The gradient of these samples alone; None where it cannot be had."""
         return self.variations.gradient(cell) if self.variations and cell else None
+
+    def in_parts(self, vectors: Vectors) -> Vectors:
+        """The same, with complex tensors as their real and imaginary parts."""
+        return complex_parts.in_parts(vectors, self.reference.complex, self.folder)
+
+    def rows(self) -> tuple[parameters.ParameterRow, ...]:
+        """Gradient by gradient, which is right; of a complex one, which part."""
+        expected, got = self.reference.gradient, self.gradient
+        assert got is not None
+        allowed = self.atol * max(expected.scale, compare.SMALL)
+        return parameters.table(self.in_parts(expected), self.in_parts(got), allowed, self.near)
 
     @property
     def drawn(self) -> list[str]:
@@ -127,6 +141,14 @@ class Case:
         return apart and not compare.replicas(self.ranks, "clipped_gradient", self.atol).there
 
     @cached_property
+    def reduced_within(self) -> bool:
+        """The optimizer reduces what it is given, within its step: ranks give it their own, and end with one model."""
+        if not all(any(event.endswith(WITHIN) for event in trace.events) for trace in self.ranks):
+            return False
+        apart = compare.replicas(self.ranks, "clipped_gradient", self.atol).there
+        return apart and not compare.replicas(self.ranks, "parameters", self.atol).there
+
+    @cached_property
     def gradient(self) -> Vectors | None:
         """The gradient to compare: before the clip, and over all ranks where the reduction comes after it."""
         first = self.ranks[0].vectors
@@ -134,9 +156,17 @@ class Case:
             return None
         if self.clips_each_microbatch:
             return first["clipped_gradient"]
-        if self.reduced_after_clip:
+        if self.reduced_after_clip or self.reduced_within:
             return self._reduced("gradient")
         return first["gradient"]
+
+    @cached_property
+    def clipped_gradient(self) -> Vectors | None:
+        """As the optimizer sees it, or as it makes it of what all ranks give it."""
+        first = self.ranks[0].vectors
+        if "clipped_gradient" not in first or "clipped_gradient" not in self.reference.vectors:
+            return None
+        return self._reduced("clipped_gradient") if self.reduced_within else first["clipped_gradient"]
 
     def _reduced(self, kind: str) -> Vectors:
         """Mean over the ranks, or their sum if that is the reference."""
@@ -145,7 +175,7 @@ class Case:
         total = {name: np.sum([part[name] for part in parts if name in part], axis=0) for name in names}
         mean = Vectors.write(self.folder / f"mean_{kind}.f64", {name: total[name] / len(parts) for name in names})
         whole = Vectors.write(self.folder / f"sum_{kind}.f64", total)
-        expected = self.reference.gradient
+        expected = self.reference.vectors[kind]
         return min((mean, whole), key=lambda each: compare.vectors(expected, each, self.atol).max_abs)
 
     @cached_property

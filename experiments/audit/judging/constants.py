@@ -10,7 +10,7 @@ from samestep.app.evidence.bags import Text
 from samestep.experiments.audit.judging.case import Case
 from samestep.experiments.audit.running.vectors import Vectors
 from samestep.experiments.audit.telling.report import Finding
-from samestep.experiments.audit.telling.wording import finding, listing, number, unknown
+from samestep.experiments.audit.telling.wording import finding, listing, number
 
 CLEAR = 1e-6
 """Relative residual below which tensors are a multiple of each other."""
@@ -85,29 +85,6 @@ def decay_after_the_step(case: Case) -> Finding | None:
         "zh": f"更新之后，参数与正确值相差更新前自身的 {number(factor)} 倍。",
     }
     return regulariser(case, None, names, (evidence,))
-
-
-def moved_inside(case: Case) -> Finding | None:
-    """Parameters change between the backwards of one update, which on one process has one: later ones see others."""
-    if case.reference.moved_inside or not any(trace.moved_inside for trace in case.ranks):
-        return None
-    moves = case.ranks[0].moves
-    names = list(dict.fromkeys(name for move in moves for name in move.names))
-    factors = [move.factor for move in moves if move.factor is not None]
-    if len(factors) == len(moves) and factors and max(factors) - min(factors) <= CLEAR and 0 < factors[0] < 1:
-        shrunk: Text = {
-            "en": f"Between the backwards of one update they are multiplied by {number(factors[0])}, {len(moves)} "
-            "times: every later microbatch sees smaller ones. Decay acts once, at the step.",
-            "zh": f"一次更新的各次反向之间，它们被乘以 {number(factors[0])}，共 {len(moves)} 次："
-            "之后的每个微批看到的都更小。衰减应只在 step 时作用一次。",
-        }
-        return regulariser(case, None, names, (shrunk,))
-    return unknown(
-        case,
-        f"Parameters ({listing(names)}) are changed in place between the backwards of one update: later microbatches "
-        "see others.",
-        f"一次更新的各次反向之间，参数（{listing(names)}）被就地改动：之后的微批看到的是另一组参数。",
-    )
 
 
 def regulariser(case: Case, times: float | None, names: list[str], evidence: tuple[Text, ...] = ()) -> Finding:

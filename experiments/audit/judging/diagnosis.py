@@ -7,12 +7,12 @@ from pathlib import Path
 import torch
 
 from samestep.app.evidence.bags import Text
-from samestep.experiments.audit.judging import compare, lints, noise, parameters, precision, selfcheck, stages
+from samestep.experiments.audit.judging import compare, lints, noise, precision, selfcheck, stages
 from samestep.experiments.audit.judging.case import Case
 from samestep.experiments.audit.judging.explanation import explain, explain_events
 from samestep.experiments.audit.judging.selfcheck import SelfCheck
 from samestep.experiments.audit.judging.vacuity import vacuous
-from samestep.experiments.audit.running import perform, staging
+from samestep.experiments.audit.running import joining, perform, staging
 from samestep.experiments.audit.running.limits import limits
 from samestep.experiments.audit.running.plans import Plan
 from samestep.experiments.audit.running.reader import ReaderFile, load
@@ -124,10 +124,11 @@ class Subject:
             ranks = staging.whole(ranks, place)
         elif staging.shares_the_steps(pair.reference, ranks):
             ranks = staging.whole(ranks, place, staging.GRADIENTS)
+        known = joining.joined(pair.reference, ranks, place)
         return Case(
             plan,
-            pair.reference,
-            ranks,
+            known.reference,
+            known.ranks,
             self.weights,
             self.numbers,
             level.level,
@@ -137,6 +138,7 @@ class Subject:
             staged,
             level.type,
             max(self.settings.tolerance, 2 * precision.UNITS.get(pair.reference.stored, 0.0)),
+            known.pieces,
         )
 
     def _report(
@@ -158,9 +160,7 @@ class Subject:
             stages.listed(found, first),
             first,
             placed(reason, [*case.ranks, case.reference], self.place) if reason else None,
-            parameters.table(case.reference.gradient, case.gradient, gradient.allowed, case.near)
-            if gradient is not None and case.gradient is not None
-            else (),
+            case.rows() if gradient is not None and case.gradient is not None else (),
             _log(case.reference),
             tuple(_log(trace) for trace in case.ranks),
             limits(case),

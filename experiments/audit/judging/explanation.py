@@ -6,14 +6,16 @@ import numpy as np
 
 from samestep.app.evidence.bags import Text
 from samestep.experiments.audit.judging import compare, norms, parameters, precision
+from samestep.experiments.audit.judging.after_step import changed_after_the_step
 from samestep.experiments.audit.judging.beside import explain_beside, explain_settings
 from samestep.experiments.audit.judging.case import Case
 from samestep.experiments.audit.judging.compare import Difference
 from samestep.experiments.audit.judging.constants import decay_after_the_step
 from samestep.experiments.audit.judging.gradients import explain_gradient, which_samples
 from samestep.experiments.audit.judging.lints import clipped_scaled
+from samestep.experiments.audit.judging.moving import moved_inside
 from samestep.experiments.audit.judging.replicas import changed_settings, explain_replicas
-from samestep.experiments.audit.judging.shards import update_on_shards
+from samestep.experiments.audit.judging.shards import update_on_shards, updates_averaged
 from samestep.experiments.audit.running.handmade import of_parts
 from samestep.experiments.audit.running.trace import Trace
 from samestep.experiments.audit.telling.report import Finding
@@ -162,7 +164,8 @@ def _rows(values: Sequence[float]) -> str:
 
 
 def _clipped(case: Case) -> Finding:
-    expected, found = case.reference.clipped_gradient, case.ranks[0].clipped_gradient
+    expected, found = case.reference.clipped_gradient, case.clipped_gradient
+    assert found is not None
     values = [clip for trace in case.ranks for clip in trace.clips if clip.kind == "value"]
     if case.reduced_after_clip and values:
         own = [trace.gradient.norm for trace in case.ranks]
@@ -211,9 +214,11 @@ def _after_the_gradient(case: Case, found: Found, first: str) -> Finding:
     where = listing([name for name, _ in difference.tensors if _ > difference.allowed]) if difference else ""
     if first == "optimizer_state":
         return explain_settings(case, difference) or finding(case, "optimizer_state", where={"en": where, "zh": where})
-    moved_by = _not_stepped(case, difference) or decay_after_the_step(case) or update_on_shards(case)
-    if moved_by:
-        return moved_by
+    for moved_by in (_not_stepped, lambda case, _: decay_after_the_step(case), changed_after_the_step):
+        if found_out := moved_by(case, difference):
+            return found_out
+    if found_out := update_on_shards(case) or updates_averaged(case) or moved_inside(case):
+        return found_out
     if state is not None and state.there:
         where = f"{listing([name for name, _ in state.tensors])}; {where}"
         return finding(case, "optimizer_state", where={"en": where, "zh": where})

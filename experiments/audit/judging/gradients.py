@@ -6,12 +6,14 @@ import numpy as np
 
 from samestep.app.evidence.bags import Text
 from samestep.experiments.audit.judging import parameters, precision, reweighting, scales
+from samestep.experiments.audit.judging.carrying import carried_over
 from samestep.experiments.audit.judging.case import Case, padded
-from samestep.experiments.audit.judging.compare import SMALL, Difference
-from samestep.experiments.audit.judging.constants import moved_inside, penalty_in_gradient
+from samestep.experiments.audit.judging.compare import Difference
+from samestep.experiments.audit.judging.constants import penalty_in_gradient
 from samestep.experiments.audit.judging.crossterms import explain_cross_terms, has_no_cross_terms
 from samestep.experiments.audit.judging.hidden_clips import clipped_by_rank, clipped_by_shard
 from samestep.experiments.audit.judging.measured import explain_measured
+from samestep.experiments.audit.judging.moving import moved_inside, moved_somehow
 from samestep.experiments.audit.judging.reweighting import Reweighting, Span
 from samestep.experiments.audit.judging.terms import explain_terms
 from samestep.experiments.audit.running.handmade import clipped_before_division, clipped_by_hand, lost_in_reduction
@@ -61,6 +63,8 @@ def explain_gradient(case: Case, found: Found) -> Finding:
         lambda: lost_in_reduction(case),
         lambda: explain_cross_terms(case, found),
         lambda: explain_measured(case),
+        lambda: moved_somehow(case),
+        lambda: carried_over(case),
         lambda: _rounded(case, slack=precision.TERMS),
     )
     for reason in reasons:
@@ -119,9 +123,8 @@ def partly_scaled(case: Case) -> Finding | None:
     Where samples depend on each other only scalars, such as a learned temperature, are told so: the local part of a
     whole tensor's gradient may happen to be exactly 1/P.
     """
-    got, expected = case.gradient, case.reference.gradient
-    assert got is not None
-    rows = parameters.table(expected, got, case.atol * max(expected.scale, SMALL), case.near)
+    expected = case.in_parts(case.reference.gradient)
+    rows = case.rows()
     wrong = [row for row in rows if row.status not in ("same", "zero")]
     ratios = [row.ratio for row in wrong if row.status == "scaled" and row.ratio]
     if (
@@ -144,6 +147,7 @@ def partly_scaled(case: Case) -> Finding | None:
         case,
         "scale",
         names=named.names,
+        only=tuple(row.name for row in wrong),
         evidence=(evidence,),
         factor=f"{named.name} = {number(ratios[0])}",
         usual=usual,
@@ -201,18 +205,18 @@ def _reweighted(case: Case) -> Finding | None:
 
 def _partly_reweighted(case: Case) -> Finding | None:
     """Some parameters are right, and the others consist of the cells with other weights: another part is reduced."""
-    got, expected = case.gradient, case.reference.gradient
-    assert got is not None
+    assert case.gradient is not None
     if case.variations is None or case.blurred:
         return None
-    rows = parameters.table(expected, got, case.atol * max(expected.scale, SMALL), case.near)
+    got, expected = case.in_parts(case.gradient), case.in_parts(case.reference.gradient)
+    rows = case.rows()
     wrong = [row.name for row in rows if row.status not in ("same", "zero")]
-    if not any(row.status == "same" for row in rows) or any(name not in got for name in wrong):
-        return None
+    if not any(row.status == "same" for row in rows) or not any(name in got and got[name].any() for name in wrong):
+        return None  # what is lost altogether has no weights
     table = padded(case.cells)
     cells = [cell for row in table for cell in row]
     columns = [case.basis(cell) for cell in cells]
-    span = Span([column and column.only(wrong) for column in columns])
+    span = Span([column and case.in_parts(column).only(wrong) for column in columns])
     right = np.array([case.count(cell) for cell in cells]) / (case.weight or 1.0)
     fits = reweighting.fitting(case.near)
     if not span.unique or span.against(expected.only(wrong)).residual(right) >= fits:

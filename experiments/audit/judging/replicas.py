@@ -4,30 +4,37 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from samestep.app.evidence.bags import Text
-from samestep.experiments.audit.judging import compare
+from samestep.experiments.audit.judging import compare, parameters
+from samestep.experiments.audit.judging.after_step import changed_by_each
 from samestep.experiments.audit.judging.case import Case
 from samestep.experiments.audit.judging.measured import differing, who_is_missing
+from samestep.experiments.audit.running.collectives import WITHIN
 from samestep.experiments.audit.telling.report import Finding
-from samestep.experiments.audit.telling.wording import finding, listing, unknown
+from samestep.experiments.audit.telling.wording import finding, listing, numbers, unknown
+
+FEW = 16
+"""Numbers of a gradient below which two may be multiples of each other by chance."""
+AFTERWARDS: Text = {"en": "their parameters are averaged afterwards", "zh": "之后再平均参数"}
 
 
 def explain_replicas(case: Case) -> Finding | None:
     """Why the ranks end with different models; None where their norms, or their clips, are what differs."""
-    idle = [trace for trace in case.ranks if trace.steps == 0]
-    if idle and len(idle) < case.processes:
-        return _some_stepped(case)
+    if skipped := _skipped_alone(case):
+        return skipped
     if unwaited := not_waited(case):
         return unwaited
     if len({frozenset(trace.owned) for trace in case.ranks}) > 1:
         return _not_handed_on(case)
+    if scaled := _scaled_by_rank(case):
+        return scaled
     if "computed" in case.ranks[0].vectors and not compare.replicas(case.ranks, "computed", case.atol).there:
         return _changed_by_each(case)
     same_before = not compare.replicas(case.ranks, "gradient", case.atol).there
     if same_before and compare.replicas(case.ranks, "clipped_gradient", case.atol).there:
         return None
     if not compare.replicas(case.ranks, "clipped_gradient", case.atol).there:
-        other = _other_optimizers(case)
-        if other:
+        apart = compare.replicas(case.ranks, "parameters", case.atol)
+        if other := _other_optimizers(case) or changed_by_each(case, apart):
             return other
         return unknown(
             case,
@@ -36,7 +43,7 @@ def explain_replicas(case: Case) -> Finding | None:
             "各 rank 用相同的梯度更新，参数却不同：它们的初始模型和优化器相同吗？",
         )
     if _met_after_the_step(case) and not compare.replicas(case.ranks, "parameters", case.atol).there:
-        return finding(case, "parameters_averaged", evidence=_which(case))
+        return finding(case, "parameters_averaged", what=AFTERWARDS, evidence=_which(case))
     missing = who_is_missing(case)
     evidence = (*_which(case), *((missing,) if missing else ()))
     return finding(case, "not_reduced", why=_why_not_reduced(case), evidence=evidence)
@@ -70,8 +77,12 @@ def _changed_by_each(case: Case) -> Finding | None:
 
 def _met_after_the_step(case: Case) -> bool:
     """Every rank called a collective after its last step: parameters that agree may also do so by chance."""
-    ends = [" ".join(trace.events).rpartition("step")[2] for trace in case.ranks]
-    return all("collective" in end for end in ends)
+    for trace in case.ranks:
+        last = len(trace.events) - trace.events[::-1].index("step") if trace.steps else 0
+        after = trace.events[last:]
+        if not any(event.startswith("collective") and not event.endswith(WITHIN) for event in after):
+            return False
+    return True
 
 
 def not_waited(case: Case) -> Finding | None:
@@ -94,8 +105,7 @@ def _which(case: Case) -> tuple[Text, ...]:
     kind = "clipped_gradient"
     if any(kind not in trace.vectors for trace in case.ranks):
         return ()
-    first = case.ranks[0].clipped_gradient
-    others = [trace.clipped_gradient for trace in case.ranks[1:]]
+    first, *others = (case.in_parts(trace.clipped_gradient) for trace in case.ranks)
     apart, alike = differing(first, others, case.atol * max(first.scale, compare.SMALL))
     if not apart or not alike:
         return ()
@@ -146,7 +156,29 @@ def _short(value: str) -> str:
     return value
 
 
-def _some_stepped(case: Case) -> Finding:
+def _scaled_by_rank(case: Case) -> Finding | None:
+    """The ranks step with multiples of one gradient: by chance that is so only where there are very few numbers."""
+    if any("clipped_gradient" not in trace.vectors for trace in case.ranks):
+        return None
+    first, *others = (trace.clipped_gradient for trace in case.ranks)
+    if first.numel < FEW or not first.finite:
+        return None
+    found = [parameters.common_factor(first, other) for other in others]
+    ratios = [1.0, *(factor for factor, _ in found)]
+    if any(missed > case.near for _, missed in found) or max(ratios) - min(ratios) <= case.apart * max(ratios):
+        return None
+    if min(ratios) <= 0 or any(trace.clips for trace in case.ranks):
+        return None  # a clip by each rank's own norm is told by that norm
+    return finding(case, "scaled_by_rank", ratios=numbers(ratios))
+
+
+def _skipped_alone(case: Case) -> Finding | None:
+    """Some ranks stepped less often than others."""
+    steps = {trace.rank: trace.steps for trace in case.ranks}
+    least = min(case.ranks, key=lambda trace: trace.steps)
+    part_of_all = all(set(least.owned) <= set(trace.owned) for trace in case.ranks)
+    if len(set(steps.values())) == 1 or case.staged or not part_of_all:
+        return None
     stepped = [trace.rank for trace in case.ranks if trace.steps]
     empty = [rank for rank, row in enumerate(case.counts) if not row.sum()]
     if empty and set(stepped) & set(empty):
@@ -156,11 +188,20 @@ def _some_stepped(case: Case) -> Finding:
             where={"en": f"rank {listing(empty)}", "zh": f"rank {listing(empty)}"},
             moved={"en": "its model", "zh": "它的模型"},
         )
-    return unknown(
-        case,
-        f"Only rank {listing(stepped)} called optimizer.step(): the decision to skip must be the same on all ranks.",
-        f"只有 rank {listing(stepped)} 调用了 optimizer.step()：是否跳过这一步必须由所有 rank 共同决定。",
-    )
+    times = listing([f"rank {rank}: {often}" for rank, often in steps.items()])
+    return finding(case, "skipped_alone", times=times, why=_why_skipped(case))
+
+
+def _why_skipped(case: Case) -> Text:
+    least = min(trace.steps for trace in case.ranks)
+    skipping = [trace.rank for trace in case.ranks if trace.steps == least and "skip" in trace.events]
+    if not skipping:
+        return {"en": "", "zh": ""}
+    which = listing(skipping)
+    return {
+        "en": f"The scaler of rank {which} found a gradient that is not finite, and skipped there alone. ",
+        "zh": f"rank {which} 的 scaler 发现了非有限的梯度，并只在那里跳过了。",
+    }
 
 
 def _why_not_reduced(case: Case) -> Text:

@@ -133,7 +133,7 @@ def explain(
     scale = np.divide(right, called, out=np.ones_like(right), where=called != 0)
     for pattern, weights in patterns(called, counts, ranks):
         factor, residual = against.multiple(weights * scale)
-        if residual < fits:
+        if residual < fits and factor:
             return Reweighting(pattern, factor * weights, factor)
     weights, residual = against.fit()
     if residual < fits and against.span.unique:

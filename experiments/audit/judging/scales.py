@@ -12,6 +12,7 @@ from fractions import Fraction
 
 LARGEST = 9
 """Greatest number in a fraction's denominator."""
+MINUS = "-1"
 RELATIVE = 1e-7
 """Two factors that agree this well are the same: gradients of one scale differ by a hundred million times less."""
 
@@ -64,6 +65,9 @@ def name(
     sizes: Mapping[str, float] | None = None,
 ) -> Factor:
     """The factor with every expression that has its value. Rarer expressions are tried only where no other fits."""
+    if value < 0:
+        turned = name(-value, processes, microbatches, weight, loss_scale, relative, sizes)
+        return Factor(value, (MINUS,) if abs(value + 1) < relative else tuple(f"-{each}" for each in turned.names))
     for candidates in (
         expressions(processes, microbatches, weight, loss_scale),
         rarer(processes, weight, sizes or {}),

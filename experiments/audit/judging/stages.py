@@ -1,6 +1,7 @@
 """The stages of a case in order, each with its difference, and which of them comes first."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from samestep.experiments.audit.judging import compare, noted
 from samestep.experiments.audit.judging.case import Case
@@ -17,7 +18,8 @@ def compared(case: Case) -> Found:
     reference, first, atol = case.reference, case.ranks[0], case.atol
     lenient = compare.noise(reference.gradient) if "gradient" in reference.vectors else []
     consumption, loss = case.consumption, compare.loss(reference, case.ranks, atol)
-    gradients = [compare.replicas(case.ranks, kind, atol) for kind in ("clipped_gradient", "parameters")]
+    kinds = ("parameters",) if case.reduced_within else ("clipped_gradient", "parameters")
+    gradients = [compare.replicas(case.ranks, kind, atol) for kind in kinds]
     found: Found = {
         "samples": None if consumption is None else Difference(consumption.difference, 0.0),
         "loss": loss[0] if loss else None,
@@ -33,10 +35,12 @@ def compared(case: Case) -> Found:
     if "gradient" in reference.vectors and case.gradient is not None:
         found["gradient"] = compare.vectors(reference.gradient, case.gradient, atol)
         found["norm"] = _norm(case, atol)
-        if "clipped_gradient" in reference.vectors and "clipped_gradient" in first.vectors:
-            found["clipped_gradient"] = compare.vectors(reference.clipped_gradient, first.clipped_gradient, atol)
+        if case.clipped_gradient is not None:
+            found["clipped_gradient"] = compare.vectors(reference.clipped_gradient, case.clipped_gradient, atol)
     clipped = found["clipped_gradient"]
     same = clipped is not None and not clipped.there
+    if case.clipped_gradient is not None:
+        first = replace(first, vectors={**first.vectors, "clipped_gradient": case.clipped_gradient})
     found["parameters"] = compare.parameters(
         reference, first, atol, lenient, same_gradient=same, exact=case.exact or None
     )

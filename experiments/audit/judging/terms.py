@@ -19,7 +19,7 @@ from samestep.experiments.audit.running.recorder import NAMED
 from samestep.experiments.audit.running.variations import Term
 from samestep.experiments.audit.running.vectors import Array, Vectors
 from samestep.experiments.audit.telling.report import Finding, Weights
-from samestep.experiments.audit.telling.wording import finding, number
+from samestep.experiments.audit.telling.wording import finding, listing, number
 
 ALIKE = 1e-9
 """Relative difference of gradients that do not depend on the samples."""
@@ -168,6 +168,14 @@ def _reweighted(case: Case, block: Block, weights: Array, evidence: tuple[Text, 
     known = ("replica_equal", "microbatch_equal", "sample_share", "reduced_repeatedly")
     if rule.pattern in known:
         return finding(case, rule.pattern, weights=shown, evidence=evidence, term=block.name)
+    if rule.pattern == "dropped_microbatch":
+        cells = [cell for row in padded(case.cells) for cell in row]
+        samples = listing(sorted(sample for number_ in rule.cells for sample in cells[number_]))
+        which: Text = {
+            "en": f"sample {samples} in the term “{block.name}”",
+            "zh": f"“{block.name}”项中的样本 {samples}",
+        }
+        return finding(case, rule.pattern, weights=shown, evidence=evidence, term=block.name, which=which)
     text: Text = {
         "en": "One term of the loss is weighted otherwise than on one process.",
         "zh": "损失中有一项的权重与单进程不同。",

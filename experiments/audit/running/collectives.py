@@ -36,6 +36,8 @@ FUNCTIONAL = (
     "all_to_all_single",
     "all_to_all_single_autograd",
 )
+WITHIN = " within the step"
+"""After the name of a collective that an optimizer issues itself."""
 POINT_TO_POINT = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
 
 
@@ -65,7 +67,7 @@ def _collective(state: Any, moments: Moments, name: str, original: Function, *ar
     listener.handed(tensors)
     if state.backward_depth:
         return original(*args, **kwargs)
-    listener.event(f"collective {name}")
+    listener.event(f"collective {name}{WITHIN if state.stepping else ''}")
     if torch.is_grad_enabled() and any(tensor.requires_grad and not tensor.is_leaf for tensor in tensors):
         listener.detached(name)
     work = original(*args, **kwargs)

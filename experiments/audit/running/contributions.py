@@ -14,9 +14,14 @@ from samestep.experiments.taps.parameters import Parameters
 from samestep.experiments.taps.patches import Patches
 
 MOST = 2_000_000
-"""Numbers of all parameters up to which contributions are kept."""
+"""Numbers of all parameters up to which contributions, and other copies for an explanation, are kept."""
 ALIKE = 1e-6
 """Difference up to which two factors are the same."""
+
+
+def few(parameters: Iterable[torch.Tensor]) -> bool:
+    """Whether there are so few numbers that copies of them are kept."""
+    return sum(parameter.numel() for parameter in parameters) <= MOST
 
 
 class Contributions:
@@ -28,7 +33,7 @@ class Contributions:
         self._parameters = Parameters(self._seen)
         self._patches = Patches()
         self._before: dict[str, torch.Tensor] = {}
-        self._few = sum(parameter.numel() for parameter in named.values()) <= MOST
+        self._few = few(named.values())
         if self._few:
             self._parameters.install(self._patches, (), lambda: None)
             for parameter in named.values():

@@ -113,12 +113,10 @@ def lost_in_reduction(case: Case) -> Finding | None:
     total = _total(case, added, "contributed", 1.0)
     expected = case.reference.vectors.get("computed") or case.reference.gradient
     factor, missed = parameters.common_factor(expected, total)
-    if missed > case.near or not case.named(factor).names:
+    if missed > case.near or (abs(factor - 1) > case.apart and not case.named(factor).names):
         return None
-    got = case.gradient
-    rows = parameters.table(case.reference.gradient, got, case.atol * max(got.scale, compare.SMALL), case.near)
-    wrong = [row.name for row in rows if row.status not in ("same", "zero")]
-    residual = parameters.residual(case.reference.gradient, got)
+    wrong = [row.name for row in case.rows() if row.status not in ("same", "zero")]
+    residual = parameters.residual(case.reference.gradient, case.gradient)
     hooks = list(dict.fromkeys(hook for trace in case.ranks for hook in trace.hooks))
     through: Text = {"en": "the reduction", "zh": "归约"}
     computed = _computed_by_all(case)

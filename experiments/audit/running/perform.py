@@ -41,6 +41,7 @@ class Variation:
     """How a run on one process departs from the reference.
 
     part    only these samples
+    shares  step() itself, with these microbatches
     term    only this summand of the loss carries a gradient, by its name in a trace
     begin   parameters and buffers to begin with
     move    added to the parameters before the step
@@ -48,6 +49,7 @@ class Variation:
     """
 
     part: Sequence[int] | None = None
+    shares: Sequence[Sequence[int]] | None = None
     term: str | None = None
     begin: Trace | None = None
     move: Mapping[str, Array] | None = field(default=None, repr=False)
@@ -103,8 +105,9 @@ def reference(place: Path, dtype: torch.dtype, device: torch.device, folder: Pat
 def vary(place: Path, dtype: torch.dtype, device: torch.device, folder: Path, variation: Variation) -> Trace:
     """The first update of a variation of the reference: its gradients, losses and events."""
     file, built, data, recorder, context = _prepared(place, dtype, device, folder, variation)
+    run = file.reference if variation.shares is None else file.step
     with variation.under():
-        _run(recorder, lambda: file.reference(context, built.model, built.optimizer, data, built.others))
+        _run(recorder, lambda: run(context, built.model, built.optimizer, data, built.others))
     recorder.finish(lambda mine: mine, whole=False)
     return _kept(recorder.run, folder).updates[0].load()
 
@@ -125,9 +128,8 @@ def _prepared(
     _placed(built.model, variation)
     recorder = Recorder(folder, 0, built, Rows(data if part is None else {}), Sites(place), term=variation.term)
     weight = sum(weights[i] for i in chosen)
-    context = Context(
-        0, 1, device, [range(len(chosen))], len(chosen), weight, recorder.note, recorder.term, recorder.dealt
-    )
+    shares = variation.shares or [range(len(chosen))]
+    context = Context(0, 1, device, shares, len(chosen), weight, recorder.note, recorder.term, recorder.dealt)
     return file, built, data, recorder, context
 
 
@@ -158,7 +160,8 @@ def _real(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _run(recorder: Recorder, step: Callable[[], None]) -> None:
-    gc.collect()  # a wrapper of the call before, which nobody holds any more, must not listen to this one
+    if recorder.trace.call:
+        gc.collect()  # a wrapper of the call before, which nobody holds any more, must not listen to this one
     recorder.count()
     with taps.listening(recorder):
         step()

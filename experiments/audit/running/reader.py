@@ -214,12 +214,18 @@ def load(place: Path, dtype: torch.dtype) -> ReaderFile:
     return ReaderFile(place, module, dtype)
 
 
+_ELSEWHERE = set(sys.modules)
+"""Modules that are in no reader's folder: those that were there before any file was loaded, and libraries."""
+
+
 def _forget(folder: Path) -> None:
     """Drop what earlier runs loaded from the reader's folder, so that no run sees another's module state."""
-    for name, module in list(sys.modules.items()):
-        source = getattr(module, "__file__", None)
-        if source and os.path.dirname(source) == str(folder) and name != "__main__":
+    for name in sys.modules.keys() - _ELSEWHERE:
+        source = getattr(sys.modules[name], "__file__", None)
+        if source and os.path.dirname(source) == str(folder):
             del sys.modules[name]
+        elif source is None or f"{os.sep}site-packages{os.sep}" in source:
+            _ELSEWHERE.add(name)
 
 
 def digest(values: Any) -> str:

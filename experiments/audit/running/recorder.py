@@ -11,13 +11,13 @@ from torch import nn
 from samestep.experiments.audit.failure import ReaderError
 from samestep.experiments.audit.judging import outside
 from samestep.experiments.audit.running import graph, taps
-from samestep.experiments.audit.running.contributions import Contributions
+from samestep.experiments.audit.running.contributions import Contributions, few
 from samestep.experiments.audit.running.keeping import Keeper, full, greatest, like, local, plain_name
 from samestep.experiments.audit.running.reader import Built
 from samestep.experiments.audit.running.rows import Rows, tensors_in
 from samestep.experiments.audit.running.samples import Samples
 from samestep.experiments.audit.running.sites import Sites
-from samestep.experiments.audit.running.trace import PART, Clip, Limit, Run, Trace
+from samestep.experiments.audit.running.trace import MET, PART, Clip, Limit, Run, Trace
 from samestep.experiments.audit.running.waiting import Works
 from samestep.experiments.taps.collectives import issued
 
@@ -76,6 +76,7 @@ class Recorder:
         self._computed: dict[str, torch.Tensor] = {}
         self._noted: dict[str, torch.Tensor] = {}
         self._versions: dict[str, int] = {}
+        self._stepped: dict[str, torch.Tensor] = {}
 
     def _another_update(self) -> None:
         """A forward or backward after a step belongs to the next update."""
@@ -88,6 +89,7 @@ class Recorder:
     def _end_of_update(self) -> None:
         self.count()
         self._keeper.close()
+        self._keep_stepped()
         self._keeper.keep("parameters", self.named_parameters().items())
         self._keeper.keep("notes", self._noted.items())
 
@@ -157,6 +159,7 @@ class Recorder:
         if self._window_open and changed:
             self.trace.moved_inside = True
             self.trace.moves += [move] if move else []
+            self._keep_met()
         self._versions = versions
         if not self._window_open:
             gradients = {name: p.grad for name, p in self.named_parameters().items() if p.grad is not None}
@@ -247,6 +250,12 @@ class Recorder:
         ]
         self.trace.unwaited |= dict(self._works.on(named))
 
+    def after_step(self) -> None:
+        """Remember what an optimizer has made of the parameters: something may change them afterwards."""
+        named = self.named_parameters()
+        if few(named.values()):
+            self._stepped = {name: local(parameter.detach()).clone() for name, parameter in named.items()}
+
     def event(self, name: str) -> None:
         """Remember the order of things."""
         if name == "autocast":
@@ -313,10 +322,26 @@ class Recorder:
         if changed:
             self._keeper.keep("computed", ((name, like(named[name], each)) for name, each in computed.items()))
 
+    def _keep_met(self) -> None:
+        """Parameters as the backward that begins now has met them."""
+        named, number = self.named_parameters(), self.trace.events.count("backward")
+        if few(named.values()):
+            self._keeper.keep(MET.format(number), named.items())
+            self.trace.met.append(number)
+
+    def _keep_stepped(self) -> None:
+        """Parameters as the last step left them, if something has changed them since."""
+        named = self.named_parameters()
+        after = {name: each for name, each in self._stepped.items() if name in named}
+        if any(not torch.equal(local(named[name].detach()), each) for name, each in after.items()):
+            self._keeper.keep("stepped", ((name, like(named[name], each)) for name, each in after.items()))
+
     def keep_initial(self) -> None:
-        """Parameters before this update, and before every later one of the same call."""
+        """Parameters and what lies beside them before this update, and before every later one of the same call."""
         self._keeps_initial = True
         self._keeper.keep("initial", self.named_parameters().items())
+        found, _ = outside.copies(self.built.held() | self._averages, self.built.model)
+        self._keeper.keep("beside", (self._buffers() | found).items())
 
     def forget_call(self) -> None:
         """Forget the updates of the current call."""
@@ -356,10 +381,11 @@ class Recorder:
         self.trace.names = list(named)
         types = {parameter.dtype for parameter in named.values() if parameter.is_floating_point()}
         self.trace.stored = str(max(types, key=lambda each: torch.finfo(each).eps, default="")).removeprefix("torch.")
+        self.trace.complex = [name for name, parameter in named.items() if parameter.is_complex()]
+        self._keep_stepped()
         self._keeper.keep("parameters", named.items())
         self._keeper.keep("optimizer_state", self._state(named))
-        buffers = {plain_name(name): buffer for name, buffer in self.built.model.named_buffers()}
-        self._keeper.keep("buffers", ((n, b) for n, b in buffers.items() if b.is_floating_point()))
+        self._keeper.keep("buffers", self._buffers().items())
         held = self.built.held() | self._averages
         found, others = outside.copies(held, self.built.model)
         self._keeper.keep("outside", found.items())
@@ -368,6 +394,10 @@ class Recorder:
         self.trace.settings = outside.settings(used, self.built.others)
         self.trace.left_behind = {name: size for name, each in self._gradients().items() if (size := greatest(each))}
         self._keeper.keep("notes", self._noted.items())
+
+    def _buffers(self) -> dict[str, torch.Tensor]:
+        buffers = {plain_name(name): buffer for name, buffer in self.built.model.named_buffers()}
+        return {name: buffer for name, buffer in buffers.items() if buffer.is_floating_point()}
 
     def _state(self, named: dict[str, nn.Parameter]) -> Iterator[tuple[str, torch.Tensor]]:
         names = {id(parameter): name for name, parameter in named.items()}

@@ -33,6 +33,7 @@ class Listener(Protocol):
     def norm(self, value: Any) -> None: ...
     def before_clip(self, kind: str, limit: float | None) -> None: ...
     def before_step(self, optimizer: torch.optim.Optimizer) -> None: ...
+    def after_step(self) -> None: ...
     def event(self, name: str) -> None: ...
     def scaled(self, scale: float) -> None: ...
     def dropped_out(self, where: str) -> None: ...
@@ -93,7 +94,7 @@ class Ears:
         _tell("unscale")
 
     def skipped(self, scaler: Any, optimizer: Any) -> None:
-        """That there was no step says as much."""
+        _tell("skip")
 
     def step_begins(self, optimizer: Any, depth: int, closure: bool) -> None:
         if State.listener is not None and not closure:
@@ -106,6 +107,8 @@ class Ears:
     def step_ends(self, optimizer: Any, depth: int, closure: bool) -> None:
         if State.listener is not None and closure:
             State.listener.before_step(optimizer)
+        if State.listener is not None:
+            State.listener.after_step()
         State.stepping = False
 
 
@@ -168,7 +171,7 @@ def _tell(event: str) -> None:
 
 
 def announced(event: str, original: Function, *args: Any, **kwargs: Any) -> Any:
-    _tell(event)
+    _tell(f"{event}{collectives.WITHIN}" if State.stepping and event.startswith("collective") else event)
     return original(*args, **kwargs)
 
 

@@ -21,6 +21,8 @@ KINDS = (
     "outside",
     "notes",
     "initial",
+    "stepped",
+    "beside",
 )
 """Files of a trace.
 
@@ -29,9 +31,13 @@ clipped_gradient  as the optimizer sees it
 computed          as the last backward left it, where something has changed it before the clip or the step
 outside           copies of the parameters that the model does not hold, such as a moving average
 initial           parameters before the update (of the reference)
+stepped           as the last step left the parameters, where something has changed them since
+beside            buffers and copies of the parameters before the update (of the reference)
 """
 PART = "part{}"
 """Files of what one backward added to this rank's gradient, before any reduction: part0, part1, …"""
+MET = "met{}"
+"""Files of the parameters as a backward met them, where they were changed since the one before: met1, met2, …"""
 
 
 @dataclass(frozen=True)
@@ -80,6 +86,8 @@ class Trace:
     settings      numbers that rule the next update: learning rates and other options of every group, a scaler's scale
     moved_inside  parameters were changed in place between two backwards of the update
     moves         how, where parameters are few enough to be kept
+    met           numbers of the backwards before which they were changed, where they were kept
+    complex       names of the parameters that are complex
     types         floating-point types that were handed to collectives, or came out of a backward
     stored        the coarsest type of the parameters
     repeated      ctx.note names that were noted more than once, with how often
@@ -116,6 +124,8 @@ class Trace:
     stored: str = ""
     moved_inside: bool = False
     moves: list[Move] = field(default_factory=list)
+    met: list[int] = field(default_factory=list)
+    complex: list[str] = field(default_factory=list)
     types: set[str] = field(default_factory=set)
     names: list[str] = field(default_factory=list)
     sites: dict[str, str] = field(default_factory=dict)
@@ -141,7 +151,7 @@ class Trace:
 
     def load(self) -> "Trace":
         """Open the files that there are."""
-        kinds = [*KINDS, *(PART.format(k) for k in range(self.parts))]
+        kinds = [*KINDS, *(PART.format(k) for k in range(self.parts)), *(MET.format(k) for k in self.met)]
         found = {kind: self.folder / f"{kind}.f64" for kind in kinds}
         vectors = {kind: Vectors.read(path) for kind, path in found.items() if path.exists()}
         if self.owned:

@@ -38,7 +38,7 @@ class Variations:
     def trace(self, part: Cell | None, term: Term = None) -> Trace:
         """A run of these samples alone, of this term alone."""
         if (part, term) not in self._made:
-            self._made[part, term] = self.run(Variation(part, term, self._begin))
+            self._made[part, term] = self.run(Variation(part, term=term, begin=self._begin))
         return self._made[part, term]
 
     def gradient(self, part: Cell | None, term: Term = None) -> Vectors | None:
@@ -59,14 +59,14 @@ class Variations:
         """What one more reference run does, operation by operation; empty if it cannot be run so."""
         probe = Probe()
         try:
-            self.run(Variation(None, None, self._begin, under=lambda: Watching(probe, self.dtype)))
+            self.run(Variation(begin=self._begin, under=lambda: Watching(probe, self.dtype)))
         except ReaderError:  # a step that a dispatch mode disturbs is judged without what the probe would have seen
             return Probe()
         return probe
 
     def losses(self, move: Mapping[str, Array]) -> list[float]:
         """The losses that are differentiated after the parameters were moved."""
-        return self.run(Variation(None, None, self._begin, move)).losses
+        return self.run(Variation(begin=self._begin, move=move)).losses
 
     def built(self) -> Built:
         """What build() makes, fresh."""

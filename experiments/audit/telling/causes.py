@@ -258,11 +258,61 @@ CAUSES: dict[str, Cause] = {
     ),
     "parameters_averaged": Cause(
         {
-            "en": "The ranks step with their own gradients and their parameters are averaged afterwards: that is the "
-            "same only for an optimizer that is linear in the gradient.",
-            "zh": "各 rank 用自己的梯度更新，之后再平均参数：只有当优化器对梯度是线性的，两者才相同。",
+            "en": "The ranks step with their own gradients, and {what}: that is the same only for an optimizer that is "
+            "linear in the gradient.",
+            "zh": "各 rank 用自己的梯度更新，{what}：只有当优化器对梯度是线性的，两者才相同。",
         },
         "two-process-verification#sec-order",
+        "gradient_scaling",
+    ),
+    "scaled_by_rank": Cause(
+        {
+            "en": "Every rank steps with its own multiple of one gradient ({ratios} times rank 0's): it was reduced, "
+            "and then divided or multiplied by a number that is not the same on all ranks, such as a rank's own count "
+            "or loss scale.",
+            "zh": "每个 rank 用同一个梯度的不同倍数更新（是 rank 0 的 {ratios} 倍）：梯度归约过，"
+            "之后却除以或乘以了各 rank 不同的数，例如自己的计数或损失缩放。",
+        },
+        "parallel-correctness#sec-denominator",
+        "ratio_fingerprint?P={P}&K={K}",
+    ),
+    "skipped_alone": Cause(
+        {
+            "en": "Not every rank takes the step: optimizer.step() ran {times}. {why}Whether to skip has to be decided "
+            "by all ranks together.",
+            "zh": "并非每个 rank 都更新：optimizer.step() 的次数为 {times}。{why}是否跳过必须由所有 rank 共同决定。",
+        },
+        "mixed-precision-order#sec-agree",
+        "overflow_skip",
+    ),
+    "moved_inside_window": Cause(
+        {
+            "en": "{which} are changed in place between the backwards of one update, so that later microbatches see "
+            "other parameters than the first. Change them once an update, after the step.",
+            "zh": "一次更新的各次反向之间，{which} 被就地改动，之后的微批看到的参数与第一个不同。"
+            "应在 step 之后、每次更新只改动一次。",
+        },
+        "gradient-scaling#sec-accumulation",
+        "gradient_scaling",
+    ),
+    "carried_over": Cause(
+        {
+            "en": "Something is carried from one microbatch to the next, such as a hidden state, a queue or a running "
+            "statistic: what the first backward of every rank adds is what its samples give alone, what later ones "
+            "add is not.",
+            "zh": "有东西从一个微批带到了下一个，例如隐藏状态、队列或滑动统计量："
+            "每个 rank 的第一次反向所加的，正是其样本单独给出的；之后各次所加的却不是。",
+        },
+        "parallel-correctness#sec-equivalence",
+        "objective_weights",
+    ),
+    "changed_after_step": Cause(
+        {
+            "en": "The optimizer leaves the same parameters as on one process; afterwards something else changes "
+            "{which}: {how}.",
+            "zh": "优化器更新后的参数与单进程相同；之后又有别的操作改动了 {which}：{how}。",
+        },
+        "first-difference#sec-ladder",
         "gradient_scaling",
     ),
     "outside_state": Cause(

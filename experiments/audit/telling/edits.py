@@ -63,6 +63,30 @@ EDITS: dict[str, Text] = {
         "en": "average the gradients before optimizer.step(), not the parameters after it",
         "zh": "在 optimizer.step() 之前平均梯度，而不是之后平均参数",
     },
+    "scaled_by_rank": {
+        "en": "divide by a number that all ranks share, such as ctx.global_count(), or reduce the divisor too",
+        "zh": "除以各 rank 共有的数，例如 ctx.global_count()，或把除数也归约",
+    },
+    "skipped_alone": {
+        "en": "dist.all_reduce(skip, op=dist.ReduceOp.MAX) before deciding, and let all ranks skip or none",
+        "zh": "先 dist.all_reduce(skip, op=dist.ReduceOp.MAX) 再决定，各 rank 一起跳过或一起更新",
+    },
+    "moved_inside_window": {
+        "en": "move the change behind optimizer.step()",
+        "zh": "把这一改动移到 optimizer.step() 之后",
+    },
+    "carried_over": {
+        "en": "begin every microbatch with a fresh state",
+        "zh": "每个微批都从新的状态开始",
+    },
+    "changed_after_step": {
+        "en": "do it once an update, whatever the numbers of ranks and microbatches, on whole tensors",
+        "zh": "与 rank 数和微批数无关，每次更新只做一次，并作用于完整的张量",
+    },
+    "settings by hand": {
+        "en": "set the options of the optimizer from the update's number alone, on all ranks alike",
+        "zh": "只按更新的序号设置优化器选项，各 rank 相同",
+    },
     "detached_remote": {
         "en": "gather with torch.distributed._functional_collectives.all_gather_single, whose backward sums",
         "zh": "用 torch.distributed._functional_collectives.all_gather_single 收集，它的反向会求和",

@@ -51,6 +51,10 @@ USUAL: dict[str, Text] = {
         "en": "a hand-written clip whose norm counts every parameter once per rank makes this",
         "zh": "手写裁剪的范数把每个参数按 rank 各计一次，就会这样",
     },
+    "-1": {
+        "en": "a sign that is turned round: a loss to be maximised, or a complex gradient that was conjugated",
+        "zh": "符号反了：本应最大化的损失，或复数梯度被取了共轭",
+    },
     "S": {"en": "the loss scale was never taken out", "zh": "损失缩放没有除掉"},
     "1/S": {"en": "the loss scale was taken out without having been put in", "zh": "没乘损失缩放却除了它"},
 }

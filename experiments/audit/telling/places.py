@@ -18,6 +18,11 @@ EVENTS: dict[str, tuple[str, ...]] = {
     "not_reduced": ("collective all_reduce", "backward", "step"),
     "reduced_repeatedly": ("collective all_reduce",),
     "not_handed_on": ("step",),
+    "scaled_by_rank": ("collective all_reduce", "step"),
+    "skipped_alone": ("skip", "step"),
+    "moved_inside_window": ("backward",),
+    "carried_over": ("backward",),
+    "changed_after_step": ("step",),
     "parameters_averaged": ("step",),
     "parts_alone": ("backward",),
     "missing_negatives": ("backward",),
@@ -54,7 +59,10 @@ def placed(finding: Finding, traces: Sequence[Trace], file: Path) -> Finding:
         place = next((trace.sites[event] for trace in traces if event in trace.sites), None)
         if place:
             sites.append(_site(event, place, file))
-    return replace(finding, sites=tuple(sites), edit=EDITS.get(finding.factor or "") or EDITS.get(finding.cause))
+    by_hand = finding.cause == "settings" and not any("scheduler" in trace.sites for trace in traces)
+    edit = EDITS.get("settings by hand" if by_hand else finding.cause)
+    of_the_loss = None if finding.only else EDITS.get(finding.factor or "")
+    return replace(finding, sites=tuple(sites), edit=of_the_loss or edit)
 
 
 def _site(event: str, place: str, file: Path) -> Site:

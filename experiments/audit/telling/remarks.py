@@ -47,6 +47,17 @@ def _not_compared(case: Case, runs: Sequence[Run]) -> Iterator[Text]:
                 "en": f"not compared: {listing(names)} ({english})",
                 "zh": f"未比较：{listing(names)}（{chinese}）",
             }
+    if case.pieces:
+        yield {
+            "en": f"not compared: {listing(case.pieces)} (the ranks' parts do not make the whole of one process)",
+            "zh": f"未比较：{listing(case.pieces)}（各 rank 的部分拼不成单进程的整体）",
+        }
+    if case.reduced_within:
+        yield {
+            "en": "the optimizer reduces within its step: the gradient that is compared is the mean, or the sum, of "
+            "what the ranks give it",
+            "zh": "优化器在 step 内部归约：所比较的梯度是各 rank 交给它的梯度的均值或总和",
+        }
     if case.staged:
         yield {
             "en": "ranks hold different parts of the model: each parameter was compared where it is stepped",

@@ -48,6 +48,7 @@ class Finding:
     """A cause with its sentence and evidence. `chapter` and `calculator` are addresses within the book.
 
     term   the summand of the loss that is meant; None for all of it
+    only   the tensors that are meant, where not all are
     sites  what is meant in the reader's files: `backward` → `my_step.py:31`, with the line itself
     edit   what to write there
     """
@@ -61,6 +62,7 @@ class Finding:
     chapter: str = ""
     calculator: str = ""
     term: str | None = None
+    only: tuple[str, ...] = ()
     sites: tuple[Site, ...] = ()
     edit: Text | None = None
 

@@ -40,6 +40,7 @@ def finding(
     evidence: tuple[Text, ...] = (),
     weights: Weights | None = None,
     term: str | None = None,
+    only: tuple[str, ...] = (),
     **found: object,
 ) -> Finding:
     """The finding of that code with its sentence filled in. `names`: expressions of the factor, the simplest first."""
@@ -52,6 +53,7 @@ def finding(
         evidence=evidence,
         weights=weights,
         term=term,
+        only=only,
         chapter=cause.chapter,
         calculator=cause.calculator.format(**_addresses(case), **found),
     )

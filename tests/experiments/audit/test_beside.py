@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from samestep.experiments.audit.judging import beside, compare, noted, outside
+from samestep.experiments.audit.judging import compare, noted, outside, pulls
 from samestep.experiments.audit.running.trace import Trace
 from samestep.experiments.audit.running.vectors import Vectors
 
@@ -96,12 +96,23 @@ def test_each_tensor_is_judged_by_its_own_size(tmp_path: Path) -> None:
     assert [name for name, _ in found.tensors] == ["small"]
 
 
-@pytest.mark.parametrize("decay", [0.1, 0.5, 0.9, 0.999])
-def test_the_decay_of_a_repeated_average_is_read_from_how_far_it_moved(decay: float) -> None:
-    """Three averages of the same value move 1 + d + d² times as far as one."""
-    assert beside._decay(1 + decay + decay**2, 3) == pytest.approx(decay, abs=1e-9)
+@pytest.mark.parametrize("weight", [0.001, 0.1, 0.5, 0.9])
+@pytest.mark.parametrize("times", [2, 3, 6])
+def test_how_often_an_average_was_taken_is_read_from_how_far_it_moved(weight: float, times: int) -> None:
+    """Averages of the same value, done one after another, where one of them says with what weight."""
+    value, begin = torch.arange(1.0, 5.0, dtype=torch.float64), torch.zeros(4, dtype=torch.float64)
+    once, often = torch.lerp(begin, value, weight), begin
+    for _ in range(times):
+        often = torch.lerp(often, value, weight)
+    found = (pulls.pull([(value - begin).numpy()], [(each - begin).numpy()]) for each in (once, often))
+    assert pulls.times_of(*(1 - each for each in found)) == times
 
 
-def test_what_moved_less_far_or_further_is_no_repeated_average() -> None:
-    assert beside._decay(0.9, 3) is None
-    assert beside._decay(3.1, 3) is None
+def test_what_moved_less_far_or_not_a_whole_number_of_times_is_no_repeated_average() -> None:
+    assert pulls.times_of(0.9, 0.95) is None
+    assert pulls.times_of(0.9, 0.9**2.5) is None
+    assert pulls.times_of(0.9, 1.0) is None
+
+
+def test_what_moved_another_way_was_not_pulled_there() -> None:
+    assert pulls.pull([np.array([1.0, 2.0])], [np.array([1.0, 1.0])]) == 0.0

@@ -89,6 +89,11 @@ def test_weights_by_no_rule_are_still_printed(tmp_path: Path) -> None:
     assert (found.pattern, list(found.weights)) == ("unknown", pytest.approx(list(weights)))
 
 
+def test_a_gradient_that_is_lost_altogether_follows_no_rule(tmp_path: Path) -> None:
+    found = explained(tmp_path, np.zeros(6))
+    assert found is None or found.pattern in ("dropped_microbatch", "unknown")
+
+
 def test_a_gradient_outside_the_span_of_the_cells_is_no_reweighting(tmp_path: Path) -> None:
     columns = basis(tmp_path)
     other = {name: columns[0][name] + 0.01 * np.arange(columns[0].size(name)) for name in columns[0]}

@@ -60,5 +60,10 @@ def test_rarer_factors_have_their_names_too(value: float, name: str) -> None:
     assert scales.name(value, 2, 3, 29, sizes={"y": 48}).names == (name,)
 
 
+@pytest.mark.parametrize(("value", "name"), [(-1.0, "-1"), (-2.0, "-P"), (-1 / 3, "-1/K")])
+def test_a_sign_that_is_turned_round_is_named_too(value: float, name: str) -> None:
+    assert scales.name(value, 2, 3, 29).names == (name,)
+
+
 def test_a_rarer_name_is_never_preferred_to_a_common_one() -> None:
     assert scales.name(2.0, 2, 3, 29, sizes={"y": 58}).names == ("P",)  # T/N is 2 as well
