@@ -37,17 +37,18 @@ def pytest_runtest_makereport() -> Generator[None, Any, Any]:
 
 
 class ByFile(LoadScopeScheduling):
-    """Workers share the tests file by file; the files that look at the lab's one run stay together."""
+    """Workers share the tests file by file; files that look at one run of processes stay together."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        return "the lab's one run" if uses_the_lab(file) else file
+        return shared_run(file) or file
 
 
 @cache
-def uses_the_lab(file: str) -> bool:
-    """Whether a test file takes the fixture `lab`, as its text says: the scheduler knows only names."""
-    return re.search(r"\blab: (Lab|Any)\b", (ROOT / file).read_text("utf-8")) is not None
+def shared_run(file: str) -> str | None:
+    """The fixture of one run for all that a test file takes, as its text says: the scheduler knows only names."""
+    found = re.search(r"\b(lab: (?:Lab|Any)|loops: Loops)\b", (ROOT / file).read_text("utf-8"))
+    return found and found[1].partition(":")[0]
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -11,6 +11,7 @@
 
 The rest is how a run is read whose numbers cannot be kept, by linear sketches:
 
+    normalised   log-probabilities made by hand
     losses       from nodes of token losses to the weight of every token;  tokens: what is known of them
     calls        where losses are called
     terms        the scalars whose sum is differentiated

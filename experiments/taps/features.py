@@ -2,7 +2,7 @@
 
 Codes of `unsupported`: fsdp1, optimizer_in_backward, tensor_parallel, pipeline, context_parallel, lbfgs,
 compiled_autograd.
-Codes of `noticed`: communication_hook, batch_statistics, batch_coupled, custom_function, compiled_loss, deepspeed,
+Codes of `noticed`: communication_hook, batch_statistics, custom_function, compiled_loss, deepspeed,
 collectives_in_step.
 """
 
@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import nn
 from torch.autograd.graph import Node
 
@@ -77,17 +76,11 @@ def look(parameters: Parameters, listener: Any) -> None:
 
 
 def read_losses(seen: Walk, sources: list[Source], listener: Any) -> None:
-    """Losses that couple the rows of a batch, and losses that a compiler has hidden."""
+    """Losses that may couple the rows of a batch, and losses that a compiler has hidden."""
     if not sources and any(operation(node) == "CompiledFunction" for node in seen.nodes):
         listener.noticed("compiled_loss", "")
     for source in sources:
-        if source.target is not None and _counts_up(source.target) and _both_computed(source.node):
-            listener.noticed("batch_coupled", source.line or source.kind)
-
-
-def _counts_up(target: torch.Tensor) -> bool:
-    """0, 1, 2, …, or that from another number on: the label of a row is its own position."""
-    return target.numel() > 1 and bool((target.diff() == 1).all())
+        source.product = source.target is not None and _both_computed(source.node)
 
 
 def _both_computed(node: Node) -> bool:

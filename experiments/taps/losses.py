@@ -10,7 +10,7 @@ from gradients that the engine computes anyway:
     marked by hand           g of the tensor that was marked
 
 Which tokens there are is known where the targets are (nll_loss); elsewhere they are those whose weight is not zero.
-Log-probabilities: `log_softmax`, or `log` of a softmax; a gather beside a logsumexp of the same logits is one, too.
+What is made of log-probabilities by hand is recognised in `normalised`.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 
-from samestep.experiments.taps import graph
+from samestep.experiments.taps import graph, normalised
 from samestep.experiments.taps.graph import Walk, operation
 from samestep.experiments.taps.tokens import MARK, SITE, TARGET, Marked, Source, Target
 
@@ -60,13 +60,13 @@ def _tops(seen: Walk) -> dict[Node, str]:
             tops[node] = "opaque"
         elif name in LOG_PROBABILITIES:
             tops[node] = "function"
-        elif name == "LogSoftmax" or (name == "Log" and _softmax_below(node) is not None):
+        elif normalised.holds_all_classes(node):
             tops[node] = "log_softmax"
         elif name.startswith(ELEMENTWISE):
             tops[node] = "elementwise"
         elif name.startswith(PER_SAMPLE):
             tops[node] = "per_sample"
-        elif name == "Gather" and _beside_logsumexp(seen, node):
+        elif normalised.is_picked_before(node) or (name == "Gather" and normalised.is_picked_beside(seen, node)):
             tops[node] = "gather"
     return tops
 
@@ -95,14 +95,14 @@ def _read(seen: Walk, tops: dict[Node, str]) -> Iterator[tuple[Source, Remove | 
 def _log_probabilities(seen: Walk, node: Node) -> Iterator[tuple[Source, Remove | None]]:
     """Read where one number a token is picked, where there is such a place; else the whole row.
 
-    Label smoothing hangs a sum over the classes beside its nll_loss: the two are one loss, and the row tells both.
+    Label smoothing hangs a sum over the classes beside what is picked: the two are one loss, and the row tells both.
     """
     above = seen.above(node)
     losses = [parent for parent in above if operation(parent).startswith("NllLoss")]
     gathers = [parent for parent in above if operation(parent) == "Gather"]
-    others = [parent for parent in above if parent not in losses]
-    if len(losses) == 1 and others and all(map(_sums_classes, others)):
-        yield _rows(node, _known_target(losses[0]))
+    others = [parent for parent in above if parent not in (*losses, *gathers)]
+    if len(losses) + len(gathers) == 1 and others and all(map(_sums_classes, others)):
+        yield _rows(node, _known_target(losses[0]) if losses else None)
     elif losses:
         for parent in losses:
             yield _rows(node, _known_target(parent)) if graph.is_packed(parent, "target") else _nll(parent)
@@ -115,7 +115,7 @@ def _log_probabilities(seen: Walk, node: Node) -> Iterator[tuple[Source, Remove 
 
 def _sums_classes(node: Node) -> bool:
     """The smoothing of a label: a sum over the classes, perhaps weighted by constants."""
-    return operation(node) == "Sum" or (operation(node) == "Mul" and len(graph.children(node)) == 1)
+    return operation(node) in ("Mean", "Sum") or (operation(node) == "Mul" and len(graph.children(node)) == 1)
 
 
 def _nll(node: Node) -> tuple[Source, Remove | None]:
@@ -144,8 +144,7 @@ def _nll(node: Node) -> tuple[Source, Remove | None]:
 
 def _rows(node: Node, known: Target | None) -> tuple[Source, Remove | None]:
     """The sum of a row of ∂L/∂log p; `known`: the targets, where a loss that tells them hangs above."""
-    below = _softmax_below(node) if operation(node) == "Log" else node
-    axis = graph.signed(getattr(below, "_saved_dim", -1))
+    axis = normalised.axis(node)
     source = Source("log_softmax", node, shape=_rows_and_columns(node), classes=_classes(node))
     if known is not None:
         source.target = known.target.reshape(-1)
@@ -260,28 +259,6 @@ def _known_target(node: Node) -> Target | None:
 def _without_ones(target: Tensor) -> tuple[int, ...]:
     """[batch, time] of the [batch, 1, time] that labels with classes in the second axis become."""
     return tuple(size for size in target.shape if size != 1) if target.dim() > 2 else tuple(target.shape)
-
-
-def _softmax_below(node: Node) -> Node | None:
-    """The softmax whose logarithm this is, also if it was shifted or clamped in between."""
-    current = next(iter(graph.children(node)), None)
-    for _ in range(4):
-        if current is None:
-            return None
-        if operation(current) == "Softmax":
-            return current
-        if not (graph.is_view(current) or operation(current).startswith(("Add", "Clamp"))):
-            return None
-        current = next(iter(graph.children(current)), None)
-    return None
-
-
-def _beside_logsumexp(seen: Walk, gather: Node) -> bool:
-    """Whether the same logits are normalised beside it."""
-    base = graph.below_views(next(iter(graph.children(gather)), None))
-    return base is not None and any(
-        graph.below_views(next(iter(graph.children(node)), None)) is base for node in seen.of("Logsumexp")
-    )
 
 
 def _rows_and_columns(node: Node) -> tuple[int, ...] | None:

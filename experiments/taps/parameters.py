@@ -114,7 +114,10 @@ class Parameters:
         reference = weakref.ref(owner)
 
         def hook(gradient: Tensor) -> None:
-            if (owner := reference()) is not None and (tag := self.tag(owner.sharded_param)) in self.wanted():
+            if (owner := reference()) is None:
+                return
+            tag = self.tag(owner.sharded_param)
+            if self.only is None or tag in self.wanted():
                 self._seen(tag, local(gradient))
 
         handle = whole.register_hook(hook)

@@ -50,6 +50,7 @@ class Source:
     importance   [tokens] float64: the class weight of each target, where there is one
     shape        of the entries before flattening, [batch, time] where it could be found
     reduction    none, mean or sum of the loss itself; "" where it has none
+    product      the logits are products of two things that both depend on parameters, as in a contrastive loss
     """
 
     kind: str
@@ -61,6 +62,7 @@ class Source:
     importance: Tensor | None = None
     smoothed_importance: Tensor | None = None
     classes: int | None = None
+    product: bool = False
     weights: Tensor | None = field(default=None)
 
     @property

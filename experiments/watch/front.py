@@ -1,5 +1,6 @@
 """The name `watch`, as scripts and test suites use it."""
 
+import itertools
 import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -62,6 +63,10 @@ class Watch:
         return accelerate(accelerator, Watching(**options))
 
 
+_blocks = itertools.count()
+"""Blocks that this process has watched."""
+
+
 class Watching(AbstractContextManager["Watching"]):
     """What runs in the block is watched; at its end rank 0 has the report, prints it, and writes it where asked to.
 
@@ -76,9 +81,10 @@ class Watching(AbstractContextManager["Watching"]):
         quiet: bool = False, **options: Any,
     ) -> None:  # fmt: skip
         self.settings = Settings(**options)
-        self.folder = Path(folder) if folder else None
+        self.given = Path(folder) if folder else None
         self.json, self.html, self.quiet = json, html, quiet
         self.report: Report | None = None
+        self._folder = Path()
         self._session: Session | None = None
 
     def __enter__(self) -> "Watching":
@@ -95,10 +101,9 @@ class Watching(AbstractContextManager["Watching"]):
         from samestep.experiments.watch import rank, session
 
         if session.current() is None:
-            self.folder = self.folder or rank.common_folder()
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self._folder = rank.opened(self.given or rank.common_folder(next(_blocks)))
             chosen = self.settings
-            order = session.Order(str(self.folder), chosen.updates, chosen.skip, chosen.eager, chosen.tensors)
+            order = session.Order(str(self._folder), chosen.updates, chosen.skip, chosen.eager, chosen.tensors)
             self._session = session.start(order)
 
     def end(self, error: BaseException | None = None) -> None:
@@ -106,17 +111,18 @@ class Watching(AbstractContextManager["Watching"]):
         from samestep.experiments.watch import rank, session
         from samestep.experiments.watch.joined.assembling import assemble
 
-        if self._session is None or self.folder is None:
+        if self._session is None:
             return
         mine, self._session = self._session, None
         if error is not None:
             mine.failed(error)
         session.stop(mine)
         if mine.rank == 0:
-            rank.wait_for_all(self.folder, 0.0 if error is not None else rank.WAIT)
-            self.report = assemble(self.folder, self.settings.objective, sys.argv)
+            rank.wait_for_all(self._folder, 0.0 if error is not None else rank.WAIT)
+            self.report = assemble(self._folder, self.settings.objective, sys.argv)
             self._show(self.report)
-        self.folder = None
+            if self.given is None:
+                rank.remove(self._folder)
 
     def _show(self, report: Report) -> None:
         if not self.quiet:

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import runpy
+import shutil
 import sys
 import tempfile
 import time
@@ -25,8 +26,7 @@ WAIT = 60.0
 
 def run(command: Sequence[str], settings: Settings, folder: Path | None, show: Callable[[Report], int]) -> NoReturn:
     """Run the script as `__main__`; rank 0 shows the report, and every rank ends with the code of its own."""
-    place = folder or common_folder()
-    place.mkdir(parents=True, exist_ok=True)
+    place = opened(folder or common_folder())
     session = start(Order(str(place), settings.updates, settings.skip, settings.eager, settings.tensors))
     sys.argv = [*command]
     sys.path.insert(0, str(Path(command[0]).resolve().parent))
@@ -44,8 +44,10 @@ def run(command: Sequence[str], settings: Settings, folder: Path | None, show: C
         code = 2
     stop(session)
     if int(os.environ.get("RANK", "0")) == 0 and code == 0:
-        wait_for_all(place, WAIT)
+        wait_for_all(place, WAIT, to_the_end=True)  # a launcher ends the others if this one ends with another code
         code = show(assemble(place, settings.objective, command))
+        if folder is None:
+            remove(place)
     end(code)
 
 
@@ -57,33 +59,57 @@ def _readers(error: BaseException) -> TracebackType | None:
     return trace
 
 
-def common_folder() -> Path:
-    """A folder that the ranks of this launch, and nobody else, agree on without talking: on one machine."""
+def opened(folder: Path) -> Path:
+    """The folder, made if need be, without what this rank, or a rank that there is no more, has left in it before."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rank, size = place_of_process()
+    for file in folder.glob(f"*{records.SUFFIX}"):
+        of = int(file.name.partition("-")[0])
+        if of == rank or of >= size:
+            file.unlink(missing_ok=True)
+    return folder
+
+
+def common_folder(block: int = 0) -> Path:
+    """A folder that the ranks of this launch, and nobody else, agree on without talking: on one machine.
+
+    block   which one of a script that watches several, in the order in which each rank comes to them
+    """
     if "MASTER_PORT" not in os.environ:
-        return _folder(os.getpid())
-    common = _folder(os.getppid())
+        return _folder(os.getpid(), block)
+    common = _folder(os.getppid(), block)
     if "TORCHELASTIC_RUN_ID" in os.environ or place_of_process()[0] != 0:
         return common
-    mine = _folder(os.getpid())  # where ranks look that this process has started, as Lightning's first rank does
+    mine = _folder(os.getpid(), block)  # where ranks look that this process has started, as Lightning's first rank does
     common.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         mine.symlink_to(common, target_is_directory=True)
     return mine
 
 
-def _folder(launcher: int) -> Path:
-    """The folder of the ranks that this process has started."""
-    keys = (os.environ.get("MASTER_PORT", ""), os.environ.get("TORCHELASTIC_RUN_ID", ""), str(launcher))
+def _folder(launcher: int, block: int) -> Path:
+    """The folder of the ranks that this process has started: its number may be used again, with another birth."""
+    keys = [os.environ.get("MASTER_PORT", ""), os.environ.get("TORCHELASTIC_RUN_ID", ""), str(launcher)]
+    with contextlib.suppress(OSError):  # where there is no /proc, the number has to do
+        keys.append(Path(f"/proc/{launcher}/stat").read_text("utf-8").rpartition(")")[2].split()[19])
+    keys.append(str(block))
     return Path(tempfile.gettempdir()) / "-".join(["samestep-watch", str(os.getuid()), *filter(None, keys)])
 
 
-def wait_for_all(folder: Path, seconds: float) -> None:
-    """Until every rank has written its last record, or long enough."""
+def remove(folder: Path) -> None:
+    """Take a common folder away once it has been read; a rank that writes on does not notice."""
+    shutil.rmtree(folder.resolve(), ignore_errors=True)
+    if folder.is_symlink():
+        folder.unlink(missing_ok=True)
+
+
+def wait_for_all(folder: Path, seconds: float, *, to_the_end: bool = False) -> None:
+    """Until every rank has written its last record, or come to its own end; or long enough."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         logs = records.ranks(folder)
         size = max((log.header.world_size for log in logs.values()), default=1)
-        if not logs or (len(logs) >= size and all(log.done for log in logs.values())):
+        if not logs or (len(logs) >= size and all(log.ended if to_the_end else log.done for log in logs.values())):
             return
         time.sleep(0.1)
 

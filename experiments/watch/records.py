@@ -41,6 +41,7 @@ class Loss:
     valid        [tokens] where the targets tell which count
     importance   [tokens] class weights, where there are any; `smoothed`: their mean, where labels are smoothed
     digest       of the targets, to recognise the same data on several ranks; "" without targets
+    coupled      it contrasts the rows of a batch with each other
     key          the same for a loss that is differentiated twice
     """
 
@@ -54,6 +55,7 @@ class Loss:
     importance: Array | None
     smoothed: float | None
     digest: str
+    coupled: bool
     key: int
 
 

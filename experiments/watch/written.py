@@ -117,8 +117,14 @@ def _loss(source: Source, copies: Copies) -> Loss:
         None if valid is None else valid.astype(bool), copies.maybe(source.importance),
         None if smoothed is None else float(smoothed[0]),
         "" if target is None else hashlib.blake2b(target.tobytes(), digest_size=8).hexdigest(),
+        source.product and target is not None and _counts_up(target),
         int(source.node._sequence_nr()),
     )  # fmt: skip
+
+
+def _counts_up(target: Array) -> bool:
+    """0, 1, 2, …, or that from another number on: the label of a row is its own position."""
+    return len(target) > 1 and bool((np.diff(target) == 1).all())
 
 
 def _term(term: SeenTerm, copies: Copies) -> Term:

@@ -23,7 +23,7 @@ RECIPES = {
     "deepspeed": "deepspeed",
 }
 """Frameworks with a page of their own on what they divide by; the outermost first, as they import each other."""
-_SILENT = ("compiled_loss", "batch_coupled", "collectives_in_step")
+_SILENT = ("compiled_loss", "collectives_in_step")
 """Notices that are said in an update's sentence."""
 
 

@@ -8,6 +8,7 @@ from samestep.experiments.watch.joined import fitting, weighing
 from samestep.experiments.watch.joined.fitting import EXPLAINED, Fit
 from samestep.experiments.watch.joined.joining import Joined
 from samestep.experiments.watch.joined.weighing import Tokens, Weighed
+from samestep.experiments.watch.records import Loss
 
 REPLICAS = {False: 1e-4, True: 1e-2}
 """Relative difference between two ranks' gradients, by low precision, from which they are different."""
@@ -101,6 +102,11 @@ class Evidence:
     def noticed(self, code: str) -> str | None:
         """Where something was met; None if it was not."""
         return next((where for name, where in sorted(self.notices) if name == code), None)
+
+    def coupled(self) -> Loss | None:
+        """A loss that contrasts the rows of a batch, if there is one."""
+        losses = (loss for rank in self.joined.cells for cell in rank for loss in cell.losses)
+        return next((loss for loss in losses if loss.coupled), None)
 
     def unseen(self) -> tuple[str, ...]:
         """Parameters that no backward brought a gradient."""

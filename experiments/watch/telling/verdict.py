@@ -54,8 +54,8 @@ def _without_weights(evidence: Evidence) -> Said | None:
         return found("per_microbatch_clip")
     if not any(tokens.n for rank in term for tokens in rank):
         return _without_tokens(evidence)
-    if (where := evidence.noticed("batch_coupled")) is not None:
-        return unexplained("batch_coupled", where=where)
+    if (coupled := evidence.coupled()) is not None:
+        return unexplained("batch_coupled", where=coupled.line or coupled.kind)
     if (same := _same_data(evidence)) is not None:
         return same
     unclear = [joined.places[j] for j in np.flatnonzero(~fit.determined)]

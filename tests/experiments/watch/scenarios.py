@@ -43,7 +43,8 @@ def main() -> None:
     for name in names:
         began = time.perf_counter()
         plain = run(LOOPS[name], rank)
-        gc.collect()  # what a loop before has left, such as a wrapper that is not supported, is not this loop's
+        gc.collect()
+        gc.freeze()  # what was imported, or left by a loop before, is not this loop's, and need not be looked through
         (folder / name).mkdir(exist_ok=True)
         dist.barrier()
         session = start(Order(str(folder / name)))

@@ -2,20 +2,22 @@
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from samestep import watch
+from samestep.experiments.__main__ import main
+from samestep.experiments.watch import __main__ as module, rank
 from samestep.experiments.watch.command import EXAMPLES, examples
-from samestep.experiments.watch.rank import common_folder
 from samestep.experiments.watch.settings import Settings, SettingsError
 from tests.experiments.watch.conftest import HERE, environment
 
@@ -47,14 +49,8 @@ def commands(folder: Path) -> Mapping[str, list[str]]:
         "torchrun": lab("torchrun", "--html", str(folder / "torchrun.html"), "--", *TORCHRUN, str(EXAMPLES / "ddp.py")),
         "raises": lab("raises", script("raises")),
         "sticks": lab("sticks", "--timeout", "6", script("sticks")),
-        "no_training": lab("no_training", "--", sys.executable, script("no_training")),
         "goes_on": lab("goes_on", "--stop", "--processes", "1", script("goes_on")),
-        "not_there": lab("not_there", "--", "a-command-that-is-not-there"),
-        "watches_itself": [sys.executable, script("watches_itself"), str(folder / "watches_itself.json")],
-        "module": [
-            sys.executable, "-m", "samestep.experiments.watch", "--json", str(folder / "module.json"), script("alone"),
-        ],
-    }  # fmt: skip
+    }
 
 
 @pytest.fixture(scope="module")
@@ -79,8 +75,8 @@ def test_an_unmodified_script_under_torchrun_is_told_what_its_tokens_weigh(ran: 
     assert done.code == 1, done.err
     assert (done.report["verdict"], done.report["cause"]) == ("different", "microbatch_equal")
     for update in done.report["updates"]:
-        for rank in update["cells"]:
-            for cell in rank:
+        for row in update["cells"]:
+            for cell in row:
                 assert cell["weight"] == pytest.approx(1 / (2 * 3 * cell["n"]), rel=1e-6)
                 assert cell["share"] == pytest.approx(update["N"] / (6 * cell["n"]), rel=1e-6)
     assert "times its share" in done.out
@@ -107,11 +103,20 @@ def test_ranks_that_wait_for_each_other_are_ended_and_the_one_to_blame_is_named(
     assert "wait_for_ever()" in done.report["failure"]["log"]
 
 
-@pytest.mark.parametrize("name", ["no_training", "not_there"])
-def test_what_trains_nothing_could_not_be_watched(ran: Mapping[str, Ran], name: str) -> None:
-    done = ran[name]
-    assert (done.code, done.report["verdict"]) == (2, "error")
-    assert {"no_training": "no backward of torch", "not_there": "No such file"}[name] in done.err
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ([sys.executable, str(SCRIPTS / "no_training.py")], "no backward of torch"),
+        (["a-command-that-is-not-there"], "No such file"),
+    ],
+)
+def test_what_trains_nothing_could_not_be_watched(
+    command: list[str], message: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "report.json"
+    assert main(["watch", "--json", str(place), "--", *command]) == 2
+    assert json.loads(place.read_text("utf-8"))["verdict"] == "error"
+    assert message in capfd.readouterr().err
 
 
 def test_a_run_without_end_is_ended_once_it_has_been_seen(ran: Mapping[str, Ran]) -> None:
@@ -119,23 +124,62 @@ def test_a_run_without_end_is_ended_once_it_has_been_seen(ran: Mapping[str, Ran]
     assert len(ran["goes_on"].report["updates"]) == 2
 
 
-def test_a_block_in_a_script_is_watched_and_its_clip_is_not_in_the_weights(ran: Mapping[str, Ran]) -> None:
-    done = ran["watches_itself"]
-    assert done.code == 0, done.err
-    assert (done.report["verdict"], len(done.report["updates"])) == ("same", 2)
-    assert all(update["clip"] < 0.9 for update in done.report["updates"])
+Alone = Callable[[Callable[[], object], list[str]], int]
 
 
-def test_a_rank_of_somebody_elses_launch_reports_by_itself(ran: Mapping[str, Ran]) -> None:
-    done = ran["module"]
-    assert (done.code, done.report["cause"], done.report["factor"]) == (1, "scale", "K"), done.err
-    assert done.report["script"] == "alone.py"
+@pytest.fixture
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Alone:
+    """`alone(do, argv)`: what the only process of a run does, done in this one; the code that it ends with."""
+
+    def ended(code: int) -> NoReturn:
+        raise SystemExit(code)
+
+    monkeypatch.setattr(rank, "end", ended)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(sys, "path", [str(SCRIPTS), *sys.path])
+    monkeypatch.setitem(sys.modules, "common", None)
+    monkeypatch.delitem(sys.modules, "common")  # and what is imported under this name is taken away again
+
+    def run(do: Callable[[], object], arguments: list[str]) -> int:
+        monkeypatch.setattr(sys, "argv", arguments)
+        with pytest.raises(SystemExit) as end:
+            do()
+        return int(str(end.value.code))
+
+    return run
+
+
+def test_a_block_in_a_script_is_watched_and_its_clip_is_not_in_the_weights(alone: Alone, tmp_path: Path) -> None:
+    place = tmp_path / "report.json"
+    script = str(SCRIPTS / "watches_itself.py")
+    assert alone(lambda: runpy.run_path(script, run_name="__main__"), [script, str(place)]) == 0
+    report = json.loads(place.read_text("utf-8"))
+    assert (report["verdict"], len(report["updates"])) == ("same", 2)
+    assert all(update["clip"] < 0.9 for update in report["updates"])
+    assert list(tmp_path.glob("samestep-watch-*")) == []
+
+
+def test_a_rank_of_somebody_elses_launch_reports_by_itself(alone: Alone, tmp_path: Path) -> None:
+    place = tmp_path / "report.json"
+    assert alone(module.main, ["watch", "--json", str(place), str(SCRIPTS / "alone.py")]) == 1
+    report = json.loads(place.read_text("utf-8"))
+    assert (report["cause"], report["factor"], report["script"]) == ("scale", "K", "alone.py")
+    assert list(tmp_path.glob("samestep-watch-*")) == []
+
+
+def test_a_folder_that_is_used_again_loses_what_the_same_rank_and_ranks_that_are_no_more_have_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("0-7.watch", "1-8.watch", "2-9.watch", "3-10.watch"):
+        (tmp_path / name).touch()
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    assert rank.opened(tmp_path) == tmp_path
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["0-7.watch", "2-9.watch"]
 
 
 @pytest.mark.parametrize("name", examples())
 def test_an_example_is_printed_as_it_is(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    from samestep.experiments.__main__ import main
-
     assert main(["watch", "--example", name]) == 0
     assert capsys.readouterr().out == (EXAMPLES / f"{name}.py").read_text("utf-8")
 
@@ -153,8 +197,6 @@ def test_an_example_is_printed_as_it_is(name: str, capsys: pytest.CaptureFixture
 def test_an_option_that_cannot_be_is_refused(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from samestep.experiments.__main__ import main
-
     assert main(["watch", *arguments]) == 2
     assert message in capsys.readouterr().err
 
@@ -174,9 +216,10 @@ def test_a_rank_and_one_that_it_has_started_itself_agree_on_a_folder(
     monkeypatch.setenv("MASTER_PORT", "29500")
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
     parents, found = {0: 11, 1: os.getpid()}, {}
-    for rank in (first, 1 - first):
-        monkeypatch.setenv("RANK", str(rank))
-        monkeypatch.setattr(os, "getppid", lambda rank=rank: parents[rank])
-        found[rank] = common_folder()
-        found[rank].mkdir(parents=True, exist_ok=True)
+    for number in (first, 1 - first):
+        monkeypatch.setenv("RANK", str(number))
+        monkeypatch.setattr(os, "getppid", lambda number=number: parents[number])
+        found[number] = rank.common_folder()
+        found[number].mkdir(parents=True, exist_ok=True)
     assert found[0].samefile(found[1])
+    assert not found[0].samefile(rank.opened(rank.common_folder(1)))  # where the next block of the script is watched

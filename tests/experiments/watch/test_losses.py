@@ -4,15 +4,20 @@ Independent of what is read: with p the softmax of the logits z and q the target
 the gradient of the whole loss with respect to the logits has rows w_i (p_i − q_i), from which w_i is projected.
 """
 
+import gc
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.functional import cross_entropy as named_before
+from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 from samestep import watch
@@ -62,6 +67,35 @@ def clipped_ratio(z: Tensor) -> Tensor:
     return ((each * MASK).sum(-1) / MASK.sum(-1)).mean()
 
 
+def indexed(p: Tensor) -> Tensor:
+    return p[torch.arange(3)[:, None], torch.arange(8), KNOWN]
+
+
+def by_counts(z: Tensor) -> Tensor:
+    counts = z.exp()
+    each = -torch.log(indexed(counts / counts.sum(-1, keepdim=True)))
+    return (each * MASK).sum() / MASK.sum()
+
+
+def maximum_added(z: Tensor) -> Tensor:
+    """As vocabularies are cut over ranks: z − log Σ exp(z − m) − m."""
+    top = z.detach().amax(-1, keepdim=True)
+    total = (z - top).exp().sum(-1, keepdim=True).log() + top
+    return -((z - total).gather(-1, KNOWN[..., None])[..., 0] * MASK).sum() / 7
+
+
+def shifted_in_place(z: Tensor) -> Tensor:
+    y = z - z.detach().amax(-1, keepdim=True)
+    return ((y.exp().sum(-1).log() - y.gather(-1, KNOWN[..., None])[..., 0]) * MASK).sum() / MASK.sum()
+
+
+def smoothed_by_hand(z: Tensor, total: Callable[[Tensor], Tensor]) -> Tensor:
+    """A picked log-probability, and a part for all classes alike."""
+    logp = z.log_softmax(-1)
+    each = -0.9 * logp.gather(-1, KNOWN[..., None])[..., 0] - 0.1 * total(logp)
+    return (each * MASK).sum() / MASK.sum()
+
+
 def with_entropy(z: Tensor) -> Tensor:
     logp = z.log_softmax(-1)
     entropy = -(logp.exp() * logp).sum(-1)
@@ -86,6 +120,22 @@ HARD_LABELS: dict[str, LogProbabilities] = {
     "log of softmax and gather": lambda z: (
         -(torch.log(z.softmax(-1)).gather(-1, KNOWN[..., None])[..., 0] * MASK).sum() / 7
     ),
+    "gathered before the log": lambda z: (
+        -(torch.log(z.softmax(-1).gather(-1, KNOWN[..., None])[..., 0] + 1e-30) * MASK).sum() / 7
+    ),
+    "probabilities by hand": lambda z: (
+        -(indexed(z.exp() / z.exp().sum(-1, keepdim=True)).log() * MASK).sum() / MASK.sum()
+    ),
+    "probabilities of one exponential": by_counts,
+    "minus logsumexp": lambda z: (
+        -((z - z.logsumexp(-1, keepdim=True)).gather(-1, KNOWN[..., None])[..., 0] * MASK).sum() / 7
+    ),
+    "minus logsumexp, one-hot": lambda z: -((z - z.logsumexp(-1, keepdim=True)) * HARD * MASK[..., None]).sum() / 7,
+    "nll_loss of logits minus logsumexp": lambda z: functional.nll_loss(
+        flat(z - z.logsumexp(-1, keepdim=True)), LABELS.view(-1)
+    ),
+    "log of a sum of exponentials": shifted_in_place,
+    "with its maximum added again": maximum_added,
     "one-hot product": lambda z: -(z.log_softmax(-1) * HARD * MASK[..., None]).sum() / 7,
     "einsum": lambda z: -torch.einsum("btv,btv,bt->", z.log_softmax(-1), HARD, MASK) / 7,
     "gather beside logsumexp": lambda z: -(beside_logsumexp(z) * MASK).sum() / MASK.sum(),
@@ -117,6 +167,8 @@ HARD_LABELS: dict[str, LogProbabilities] = {
 TARGETS: dict[str, tuple[LogProbabilities, Tensor]] = {
     **{name: (loss, HARD) for name, loss in HARD_LABELS.items()},
     "smoothed": (lambda z: functional.cross_entropy(flat(z), LABELS.view(-1), label_smoothing=0.1), SMOOTH),
+    "smoothed by hand": (lambda z: smoothed_by_hand(z, lambda p: p.sum(-1) / VOCABULARY), SMOOTH),
+    "smoothed by hand with a mean": (lambda z: smoothed_by_hand(z, lambda p: p.mean(-1)), SMOOTH),
     "soft targets": (lambda z: functional.cross_entropy(flat(z), SOFT.view(-1, VOCABULARY)), SOFT),
     "distillation": (
         lambda z: functional.kl_div(flat(z.log_softmax(-1)), SOFT.view(-1, VOCABULARY), reduction="batchmean"),
@@ -137,26 +189,84 @@ class Model(nn.Module):
         return logits
 
 
-@pytest.fixture
-def step(tmp_path: Path) -> Callable[[LogProbabilities], records.Cell]:
-    """`step(loss)`: the backward of one update with it, as it was written down."""
+class Waits(TorchFunctionMode):
+    """Calls that need a tensor's numbers on the host: on a GPU each of them would wait for it."""
 
-    def made(loss: LogProbabilities) -> records.Cell:
-        session = start(Order(str(tmp_path)))
+    NUMBERS = ("__bool__", "__float__", "__index__", "__int__", "cpu", "equal", "item", "numpy", "tolist")
+    SHAPES = ("masked_select", "nonzero", "unique")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.met: list[str] = []
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = function.__name__
+        index = args[1] if name == "__getitem__" else None
+        masks = isinstance(index, Tensor) and index.dtype == torch.bool
+        if name in (*self.NUMBERS, *self.SHAPES) or masks:
+            self.met.append(name)
+        return function(*args, **(kwargs or {}))
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """One update: its backward as it was written down, and what waited for numbers in the backward and in the step."""
+
+    cell: records.Cell
+    in_backward: list[str]
+    in_step: list[str]
+
+
+Step = Callable[[LogProbabilities], Stepped]
+
+
+@pytest.fixture(scope="module")
+def stepped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Step]:
+    """`stepped(loss)`: one update with it, made once. What was imported before need not be looked through each time."""
+    gc.freeze()
+
+    @cache
+    def made(loss: LogProbabilities) -> Stepped:
+        folder = tmp_path_factory.mktemp("step")
+        backward, step = Waits(), Waits()
+        session = start(Order(str(folder)))
         try:
             model = Model().double()
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # reentrant checkpoints warn of themselves
-                loss(model(IDS)).backward()
-            optimizer.step()
+                value = loss(model(IDS))
+                with backward:
+                    value.backward()
+            with step:
+                optimizer.step()
         finally:
             stop(session)
-        log = records.ranks(tmp_path)[0]
+        log = records.ranks(folder)[0]
         assert log.faults == []
-        return log.updates[0].cells[0]
+        return Stepped(log.updates[0].cells[0], backward.met, step.met)
 
-    return made
+    yield made
+    gc.unfreeze()
+
+
+@pytest.fixture
+def step(stepped: Step) -> Callable[[LogProbabilities], records.Cell]:
+    """`step(loss)`: the backward of one update with it, as it was written down."""
+    return lambda loss: stepped(loss).cell
+
+
+def contrasted(z: Tensor) -> Tensor:
+    """Every row against all others: its label is its own position."""
+    return functional.cross_entropy(z.mean(1) @ z.sum(1).T, torch.arange(3))
+
+
+@pytest.mark.parametrize("loss", [*(loss for loss, _ in TARGETS.values()), contrasted], ids=[*TARGETS, "contrastive"])
+def test_no_backward_waits_for_a_device_and_a_step_does_once(stepped: Step, loss: LogProbabilities) -> None:
+    with Waits() as control:
+        assert bool(LABELS.diff().eq(1).any())
+    assert control.met == ["__bool__"]
+    assert (stepped(loss).in_backward, stepped(loss).in_step) == ([], ["cpu", "numpy"])
 
 
 def all_tokens(losses: tuple[Loss, ...]) -> Tensor:

@@ -1,5 +1,7 @@
 """One process that trains until somebody ends it."""
 
+import time
+
 import torch
 from common import loss, model
 
@@ -10,3 +12,4 @@ while True:
     optimizer.zero_grad()
     loss(made, generator).backward()
     optimizer.step()
+    time.sleep(0.05)

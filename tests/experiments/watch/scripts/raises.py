@@ -6,7 +6,6 @@ from common import loss, model
 
 dist.init_process_group("gloo")
 made = model()
-optimizer = torch.optim.SGD(made.parameters(), lr=0.1)
 generator = torch.Generator().manual_seed(dist.get_rank())
 
 
@@ -17,8 +16,7 @@ def update(number: int) -> None:
     value.backward()
     for parameter in made.parameters():
         dist.all_reduce(parameter.grad)
-    optimizer.step()
-    optimizer.zero_grad()
+    made.zero_grad()
 
 
 for number in range(3):
