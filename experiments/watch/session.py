@@ -215,7 +215,7 @@ def _script() -> str:
 
 def environment() -> dict[str, str]:
     """Versions of what is in use here."""
-    found = {"python": ".".join(map(str, sys.version_info[:3])), "torch": torch.__version__}
+    found = {"python": ".".join(map(str, sys.version_info[:3])), "torch": str(torch.__version__)}
     for name in FRAMEWORKS:
         if name in sys.modules:
             with contextlib.suppress(PackageNotFoundError):

@@ -4,7 +4,9 @@ Expected weights are fractions by hand. With n tokens in a cell, n_r on a rank, 
 a mean of means gives 1/(P·K·n), a mean of ranks 1/(P·n_r), the global mean 1/N.
 """
 
+import contextlib
 import json
+import pickle
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -101,6 +103,22 @@ def test_low_precision_blurs_the_weights_and_not_the_rule(loops: Loops, name: st
 def test_the_run_is_the_same_bit_for_bit_with_and_without_watch(loops: Loops, name: str) -> None:
     for rank in loops.digests:
         assert rank[name]["plain"] == rank[name]["watched"]
+
+
+def test_records_are_read_without_torch(loops: Loops) -> None:
+    """The launcher reads them while the run goes on: an import of torch there would take seconds."""
+    packages = set()
+
+    class Reading(pickle.Unpickler):
+        def find_class(self, module: str, name: str) -> Any:
+            packages.add(module.partition(".")[0])
+            return super().find_class(module, name)
+
+    for file in loops.folder.glob("*/0-*.watch"):
+        with file.open("rb") as stream, contextlib.suppress(EOFError):
+            while True:
+                Reading(stream).load()
+    assert packages == {"numpy", "samestep"}
 
 
 def test_loops_end_with_different_parameters_so_that_equal_digests_mean_something(loops: Loops) -> None:
