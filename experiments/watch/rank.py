@@ -22,10 +22,16 @@ from samestep.experiments.watch.telling.report import Report
 
 WAIT = 60.0
 """Seconds that rank 0 waits for the records of the others, once its own script has ended."""
+GRACE = 10.0
+VERDICT = "verdict"
+"""The file by which rank 0 tells the others with which code to end."""
 
 
 def run(command: Sequence[str], settings: Settings, folder: Path | None, show: Callable[[Report], int]) -> NoReturn:
-    """Run the script as `__main__`; rank 0 shows the report, and every rank ends with the code of its own."""
+    """Run the script as `__main__`; rank 0 shows the report, and all ranks end with its code, or an error's.
+
+    One code for all: launchers of several hosts wait for each other where one of them has failed and another has not.
+    """
     place = opened(folder or common_folder())
     session = start(Order(str(place), settings.updates, settings.skip, settings.eager, settings.tensors))
     sys.argv = [*command]
@@ -43,12 +49,46 @@ def run(command: Sequence[str], settings: Settings, folder: Path | None, show: C
         print("".join(traceback.format_exception(type(error), error, trace)), end="", file=sys.stderr)
         code = 2
     stop(session)
-    if int(os.environ.get("RANK", "0")) == 0 and code == 0:
-        wait_for_all(place, WAIT, to_the_end=True)  # a launcher ends the others if this one ends with another code
+    if code == 0 and session.rank == 0:
+        wait_for_all(place, WAIT, to_the_end=True)
         code = show(assemble(place, settings.objective, command))
+        _tell(place, code)
         if folder is None:
             remove(place)
+    elif code == 0:
+        code = _told(place)
     end(code)
+
+
+def _tell(place: Path, code: int) -> None:
+    """Give the others the code, and wait until each has read it: it takes its record away then."""
+    written = place / f"{VERDICT}.new"
+    written.write_text(str(code), "utf-8")
+    written.replace(place / VERDICT)
+    _wait(lambda: len(records.ranks(place)) <= 1, GRACE)
+    for file in place.iterdir():
+        if file.name.endswith((VERDICT, records.SUFFIX, records.ALIVE)):
+            file.unlink(missing_ok=True)
+
+
+def _told(place: Path) -> int:
+    """The code of rank 0's report; 0 where rank 0 leaves no record in this folder, as a host that does not share it."""
+    place_of_0 = f"0-*{records.SUFFIX}"
+    if _wait(lambda: any(place.glob(place_of_0)), GRACE) and _wait((place / VERDICT).exists, 2 * WAIT):
+        code = int((place / VERDICT).read_text("utf-8"))
+        for file in place.glob(f"{place_of_process()[0]}-*{records.SUFFIX}"):
+            file.unlink(missing_ok=True)
+        return code
+    return 0
+
+
+def _wait(until: Callable[[], bool], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not until():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True
 
 
 def _readers(error: BaseException) -> TracebackType | None:
@@ -67,6 +107,8 @@ def opened(folder: Path) -> Path:
         of = int(file.name.partition("-")[0])
         if of == rank or of >= size:
             file.unlink(missing_ok=True)
+    if rank == 0:
+        (folder / VERDICT).unlink(missing_ok=True)
     return folder
 
 
@@ -105,13 +147,13 @@ def remove(folder: Path) -> None:
 
 def wait_for_all(folder: Path, seconds: float, *, to_the_end: bool = False) -> None:
     """Until every rank has written its last record, or come to its own end; or long enough."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
+
+    def there() -> bool:
         logs = records.ranks(folder)
         size = max((log.header.world_size for log in logs.values()), default=1)
-        if not logs or (len(logs) >= size and all(log.ended if to_the_end else log.done for log in logs.values())):
-            return
-        time.sleep(0.1)
+        return not logs or (len(logs) >= size and all(log.ended if to_the_end else log.done for log in logs.values()))
+
+    _wait(there, seconds)
 
 
 def end(code: int) -> NoReturn:

@@ -6,6 +6,7 @@ labels 1/(P·n_r), the global token mean 1/N; a last window of one microstep tha
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from functools import cache
@@ -18,6 +19,7 @@ from samestep import watch
 from samestep.experiments.conformance import lab
 from samestep.experiments.registry import ROOT
 from samestep.experiments.watch import Report
+from samestep.experiments.watch.command import EXAMPLES
 from samestep.experiments.watch.telling.report import UpdateReport
 
 HERE = Path(__file__).parent / "watched"
@@ -137,6 +139,31 @@ def test_a_callback_in_a_script_that_somebody_else_starts_sees_every_rank(name: 
         rows = [[cell["n"] for cell in rank] for rank in update["cells"]]
         found = [cell["weight"] for rank in update["cells"] for cell in rank]
         assert found == pytest.approx(rule(rows), rel=1e-6), update
+
+
+def test_ranks_of_two_hosts_meet_in_a_folder_and_end_with_one_code(tmp_path: Path) -> None:
+    """Two launchers on one machine that know of each other as hosts do: by a rendezvous alone."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    place, folder = tmp_path / "report.json", tmp_path / "shared"
+    meet = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "two-hosts"]
+    watching = ["-m", "samestep.experiments.watch", "--folder", str(folder), "--json", str(place)]
+    command = [*TORCHRUN[:3], "--nnodes", "2", "--nproc-per-node", "1", *meet, *watching, str(EXAMPLES / "ddp.py")]
+    variables = {**os.environ, "PYTHONPATH": str(ROOT / ".src"), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    hosts = [subprocess.Popen(command, env=variables, stderr=subprocess.DEVNULL) for _ in range(2)]
+    try:
+        assert [host.wait(200) for host in hosts] == [1, 1]
+    finally:
+        for host in hosts:
+            host.kill()
+    report = json.loads(place.read_text("utf-8"))
+    assert (report["cause"], [update["processes"] for update in report["updates"]]) == ("microbatch_equal", [2, 2])
+    for update in report["updates"]:
+        rows = [[cell["n"] for cell in rank] for rank in update["cells"]]
+        found = [cell["weight"] for rank in update["cells"] for cell in rank]
+        assert found == pytest.approx(mean_of_means(rows), rel=1e-6)
+    assert list(folder.iterdir()) == []
 
 
 PUBLIC = {

@@ -259,8 +259,10 @@ NOTES: dict[str, Text] = {
         "zh": "各 rank 写下的更新数不同；只判断大家都有的。",
     },
     "missing_ranks": {
-        "en": "Of {size} ranks only {seen} left a record.",
-        "zh": "{size} 个 rank 中只有 {seen} 个留下记录。",
+        "en": "Of {size} ranks only {seen} left a record here: the backwards of the others are missing. Hosts that "
+        "share no folder for temporary files need one that they do: --folder.",
+        "zh": "{size} 个 rank 中只有 {seen} 个在此留下记录，缺少其余 rank 的反向。若各主机不共用临时目录，"
+        "请用 --folder 指定一个共用的目录。",
     },
 }
 
