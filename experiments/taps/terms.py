@@ -27,6 +27,7 @@ _SUMS = (
     "_DDPSink",
     "DDPSink",
 )
+_REDUCTIONS, _STACKS = ("Dot", "Mean", "Sum"), ("Cat", "Stack")
 
 
 @dataclass
@@ -81,17 +82,37 @@ def _leaves(roots: list[Node]) -> Iterator[Node]:
     todo, known = deque(roots), set(roots)
     while todo:
         node = todo.popleft()
-        below = [(child, index) for child, index in node.next_functions if child is not None]
-        scalars = [child for child, index in below if _makes_scalar(child, index)]
-        passes_on = operation(node).startswith(_SUMS)
-        if operation(node).endswith("DDPSink"):
-            below = [(child, 0) for child in scalars]
-        if not (passes_on and scalars and len(scalars) == len(below)):
+        scalars = _combined(node)
+        if not scalars:
             yield node
             continue
-        fresh = [child for child in scalars if child not in known]
+        fresh = [child for child in dict.fromkeys(scalars) if child not in known]
         known.update(fresh)
         todo.extend(fresh)
+
+
+def _combined(node: Node) -> list[Node]:
+    """The scalars that this one is a sum or product of, through a stack of them, too; none if of something else."""
+    name = operation(node)
+    below = [(child, index) for child, index in node.next_functions if child is not None]
+    if name.endswith("DDPSink"):
+        return [child for child, index in below if _makes_scalar(child, index)]
+    if not name.startswith((*_SUMS, *_REDUCTIONS, *_STACKS)):
+        return []
+    found: list[Node] = []
+    for child, index in below:
+        if _makes_scalar(child, index):
+            found.append(child)
+        elif name.startswith(_STACKS) or not (inner := _combined_in_a_stack(child)):
+            return []
+        else:
+            found += inner
+    return found
+
+
+def _combined_in_a_stack(node: Node) -> list[Node]:
+    """The same of a tensor that is made of stacked scalars by sums and products."""
+    return _combined(node) if operation(node).startswith((*_SUMS, *_STACKS)) else []
 
 
 def _makes_scalar(node: Node, index: int) -> bool:

@@ -29,16 +29,25 @@ def updates(logs: Mapping[int, RankLog], objective: str) -> list[UpdateReport]:
     coarse = any(
         code == "communication_hook" and any(part in where for part in COARSE_HOOKS) for code, where in notices
     )
-    full = max((sum(not c.discarded for c in rank) for each in steps.values() for rank in each.cells), default=1)
+    full = _full_windows(steps)
     known = []
     for (optimizer, number), joined in steps.items():
         if number >= 0:  # one before is recorded only because its gradient may be left in the next
             before = steps.get((optimizer, number - 1))
-            known.append(Evidence(joined, before, full, coarse or joined.low_precision, objective, notices))
+            known.append(Evidence(joined, before, full[optimizer], coarse or joined.low_precision, objective, notices))
     said = [say(evidence) for evidence in known]
     _tell_constants(known, said)
     _tell_single_microsteps(known, said)
     return [_report(i, evidence, each) for i, (evidence, each) in enumerate(zip(known, said, strict=True))]
+
+
+def _full_windows(steps: Mapping[tuple[int, int], Joined]) -> dict[int, int]:
+    """Of each optimizer, the backwards of a rank in its longest window."""
+    full: dict[int, int] = {}
+    for (optimizer, _), joined in steps.items():
+        longest = max((sum(not cell.discarded for cell in rank) for rank in joined.cells), default=1)
+        full[optimizer] = max(full.get(optimizer, 1), longest)
+    return full
 
 
 def _tell_constants(known: Sequence[Evidence], said: Sequence[Said]) -> None:

@@ -81,20 +81,28 @@ Key = tuple[str, int | None, int]
 
 
 def _terms(cell: Cell) -> dict[Key, list[Loss]]:
-    """Losses by kind and number of classes, and within those by how much a token weighs."""
+    """Losses by kind and number of classes, and within those by how much a token weighs, or where they were called."""
     found: dict[Key, list[Loss]] = {}
     factors = {number: term.factor for term in cell.terms for number in term.losses}
-    kinds: dict[tuple[str, int | None], list[tuple[float | None, float, int]]] = {}
+    kinds: dict[tuple[str, int | None], list[tuple[float | None, Loss, int]]] = {}
     for number, loss in enumerate(cell.losses):
         kind = _family(loss.kind), loss.classes
-        factor, each = factors.get(number), _typical(loss)
+        factor = factors.get(number)
         known = kinds.setdefault(kind, [])
-        same = next((i for f, w, i in known if _near(factor, f) or _near(each, w) or 0.0 in (each, w)), None)
+        same = next((i for f, other, i in known if _one_term(loss, factor, other, f)), None)
         if same is None:
             same = len({i for _, _, i in known})
-        known.append((factor, each, same))
+        known.append((factor, loss, same))
         found.setdefault((*kind, same), []).append(loss)
     return found
+
+
+def _one_term(loss: Loss, factor: float | None, other: Loss, its: float | None) -> bool:
+    """With factors in the sum that are not known, losses that one line of the script has made belong together."""
+    one, two = _typical(loss), _typical(other)
+    if _near(factor, its) or _near(one, two) or 0.0 in (one, two):
+        return True
+    return factor is None and its is None and loss.line is not None and loss.line == other.line
 
 
 def _family(kind: str) -> str:

@@ -124,8 +124,10 @@ REASONS: dict[str, Text] = {
 
 EMPTY: dict[str, Text] = {
     "no_step": {
-        "en": "Backwards were seen, but no optimizer stepped: there is no update to judge.",
-        "zh": "看到了反向，但没有优化器更新：没有可判断的更新。",
+        "en": "Backwards were seen, but no optimizer stepped: there is no update to judge. Only optimizers of "
+        "torch.optim's class are seen, not parameters that a script changes by itself.",
+        "zh": "看到了反向，但没有优化器更新：没有可判断的更新。只能看到继承自 torch.optim.Optimizer 的优化器，"
+        "看不到脚本自己对参数的改动。",
     },
     "no_gradient": {
         "en": "Nothing moved: the gradient of the update is zero everywhere.",

@@ -87,6 +87,15 @@ def _not_reduced(evidence: Evidence) -> Said:
     ):
         why: Text = {"en": "Each rank steps with its own backwards alone.", "zh": "每个 rank 只用自己的反向更新。"}
         return found("not_reduced", why=why)
+    if own and (late := _reach_one_rank(evidence)):
+        named = cells_named(late)
+        return found(
+            "not_reduced",
+            why={
+                "en": f"Of all backwards these reach the gradient of their own rank alone: {named['en']}.",
+                "zh": f"各次反向中只有这些仅进入自己 rank 的梯度：{named['zh']}。",
+            },
+        )
     names = ", ".join(name for name, away in copies.worst[:3] if away > 0.01 * copies.difference)
     many = len(joined.names)
     return found(
@@ -96,6 +105,15 @@ def _not_reduced(evidence: Evidence) -> Said:
             "zh": f"相差梯度大小的 {copies.difference:.2g} 倍；{many} 个张量里差得最多的是 {names}。",
         },
     )
+
+
+def _reach_one_rank(evidence: Evidence) -> list[tuple[int, int]]:
+    """Backwards that were not reduced where others were: the last of a window under no_sync, for instance."""
+    least = NOTHING * max(float(np.abs(fit.factors).max(initial=0.0)) for fit in evidence.fits)
+    places = evidence.joined.places
+    reached = [[abs(fit.factors[j]) > least for fit in evidence.fits] for j in range(len(places))]
+    alone = [place for place, ranks in zip(places, reached, strict=True) if ranks[place[0]] and sum(ranks) == 1]
+    return alone if len(alone) < len(places) else []
 
 
 def _without_tokens(evidence: Evidence) -> Said:
@@ -162,7 +180,7 @@ def _notes_of_the_fit(evidence: Evidence) -> list[Text]:
         notes.append(filled(NOTES["other_term"], name=other.name, factor=_listed(list(factors)) or "0"))
     if unseen := evidence.unseen():
         notes.append(filled(NOTES["unseen"], names=_listed(unseen)))
-    return notes
+    return [text for i, text in enumerate(notes) if text not in notes[:i]]
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -159,6 +159,23 @@ def test_two_optimizers_have_an_update_each_with_the_same_weights(loops: Loops) 
     assert weights(updates[0]) == [pytest.approx(rank, rel=1e-6) for rank in weights(updates[1])]
 
 
+def test_two_optimizers_have_windows_of_their_own_length(loops: Loops) -> None:
+    updates = loops.report("ddp_two_rhythms").updates
+    assert [[[cell.n for cell in rank] for rank in update.cells] for update in updates] == [
+        [[14], [4]], [[2], [6]], [[14, 2], [4, 6]],
+    ]  # fmt: skip
+    assert not any(
+        "partial" in text["en"] or "of the usual" in text["en"] for each in updates for text in each.evidence
+    )
+
+
+def test_one_backward_of_stacked_losses_has_the_tokens_of_all(loops: Loops) -> None:
+    for update, window in zip(loops.report("ddp_stacked").updates, COUNTS, strict=True):
+        assert sum(map(sum, window)) == update.N
+        for cell, counts in zip((rank[0] for rank in update.cells), window, strict=True):
+            assert (cell.weight_min, cell.weight_max) == pytest.approx((1 / (6 * max(counts)), 1 / (6 * min(counts))))
+
+
 def test_a_gradient_that_was_not_cleared_is_found_in_the_next_update_once(loops: Loops) -> None:
     first, second = loops.report("ddp_forgets_zero").updates
     assert (first.cause, second.cause) == ("microbatch_equal", "stale_gradient")
@@ -179,6 +196,12 @@ def test_a_bypassed_wrapper_leaves_each_rank_with_its_own_part(loops: Loops) -> 
     assert update.cause == "not_reduced"
     assert "its own backwards alone" in update.sentence["en"]
     assert weights(update)[1] == pytest.approx([1 / (3 * n) for n in COUNTS[0][1]], rel=1e-6)
+
+
+def test_backwards_that_are_left_out_of_the_reduction_are_named(loops: Loops) -> None:
+    update = loops.report("ddp_syncs_too_early").updates[0]
+    assert update.cause == "not_reduced"
+    assert "their own rank alone: rank 0 microstep 2, rank 1 microstep 2." in update.sentence["en"]
 
 
 def test_an_optimizer_that_reduces_by_itself_is_not_said_to_forget_it(loops: Loops) -> None:

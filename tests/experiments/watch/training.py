@@ -268,6 +268,51 @@ def ddp_other_terms(rank: int) -> list[Tensor]:
 
 
 @loop
+def ddp_stacked(rank: int) -> list[Tensor]:
+    """One backward of the mean of a window's losses."""
+    model = DistributedDataParallel(seeded())
+    optimizer = adam(model)
+    for batches in windows(rank):
+        losses = []
+        for tokens, labels in batches:
+            losses.append(model(tokens, labels))
+        torch.stack(losses).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return parameters(model)
+
+
+@loop
+def ddp_syncs_too_early(rank: int) -> list[Tensor]:
+    """The last microstep of a window is the one without a reduction."""
+    model = DistributedDataParallel(seeded())
+    optimizer = adam(model)
+    for batches in windows(rank):
+        for k, (tokens, labels) in enumerate(batches):
+            with waits(model, k < len(batches) - 1):
+                model(tokens, labels).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return parameters(model)
+
+
+@loop
+def ddp_two_rhythms(rank: int) -> list[Tensor]:
+    """One optimizer steps after every microbatch, another one after two."""
+    model = DistributedDataParallel(seeded())
+    often = torch.optim.SGD(model.module.embedding.parameters(), lr=0.1)
+    seldom = torch.optim.SGD([p for p in model.parameters() if p is not model.module.embedding.weight], lr=0.1)
+    for batches in windows(rank, [[[14, 2], [4, 6]]]):
+        for tokens, labels in batches:
+            model(tokens, labels).backward()
+            often.step()
+            often.zero_grad()
+        seldom.step()
+        seldom.zero_grad()
+    return parameters(model)
+
+
+@loop
 def ddp_zero_redundancy(rank: int) -> list[Tensor]:
     from torch.distributed.optim import ZeroRedundancyOptimizer  # warns of something that it does when imported
 
