@@ -14,6 +14,7 @@ from samestep.experiments.watch.telling.report import Report, UpdateReport
 
 PEER_GONE = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Socket closed", "recv error")
 """What a rank says whose peer has failed before it."""
+GONE = "ended without an exception, as a process that is killed or out of memory does: its peers lost their connection"
 RECIPES = {
     "lightning": "lightning",
     "pytorch_lightning": "lightning",
@@ -30,7 +31,7 @@ _SILENT = ("compiled_loss", "collectives_in_step")
 def assemble(folder: Path, objective: str, command: Sequence[str] = (), failure: Failure | None = None) -> Report:
     """The report of what is in the folder. `failure`: how the run ended, where no rank says it better."""
     logs = records.ranks(folder)
-    failed = _failure(logs) or failure
+    failed = _failure(logs, failure) or failure
     refused = next((notice.code for log in logs.values() for notice in log.notices if notice.fatal), None)
     faults = [fault.message for log in logs.values() for fault in log.faults]
     found = judgement.updates(logs, objective) if logs and refused is None else []
@@ -54,14 +55,31 @@ def assemble(folder: Path, objective: str, command: Sequence[str] = (), failure:
     )
 
 
-def _failure(logs: Mapping[int, RankLog]) -> Failure | None:
-    """The exception that came first; one that only says that a peer is gone comes last."""
-    failures = [(any(each in f.message for each in PEER_GONE), f.at, rank, f) for rank, log in logs.items()
-                for f in log.failures]  # fmt: skip
+def _failure(logs: Mapping[int, RankLog], ended: Failure | None) -> Failure | None:
+    """The exception that came first. One that only says that a peer is gone comes last, after who is gone.
+
+    ended   what the launcher says of the process that ended first
+    """
+    failures = [(_lost_a_peer(f.message), f.at, rank, f) for rank, log in logs.items() for f in log.failures]
     if not failures:
         return None
-    _, _, rank, first = min(failures, key=lambda each: each[:3])
+    lost, _, rank, first = min(failures, key=lambda each: each[:3])
+    if lost and (gone := _gone(logs, ended)) is not None:
+        return gone
     return Failure(first.message, rank if first.rank is None else first.rank, own_traceback=first.traceback)
+
+
+def _lost_a_peer(message: str) -> bool:
+    return any(each in message for each in PEER_GONE)
+
+
+def _gone(logs: Mapping[int, RankLog], ended: Failure | None) -> Failure | None:
+    """The rank that the others have lost: the one that was killed, or the only one that has not told of its end."""
+    if ended is not None and ended.rank is not None and "killed" in ended.message:
+        return ended
+    size = max((log.header.world_size for log in logs.values()), default=0)
+    silent = [r for r in range(size) if r not in logs or not (logs[r].ended or logs[r].failures)]
+    return Failure(GONE, silent[0]) if len(silent) == 1 else None
 
 
 def _notes(logs: Mapping[int, RankLog], found: Sequence[UpdateReport], faults: Sequence[str]) -> Iterator[Text]:

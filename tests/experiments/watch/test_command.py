@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import runpy
 import subprocess
 import sys
@@ -16,8 +17,10 @@ import pytest
 
 from samestep import watch
 from samestep.experiments.__main__ import main
-from samestep.experiments.watch import __main__ as module, rank
+from samestep.experiments.audit.failure import Failure
+from samestep.experiments.watch import __main__ as module, rank, records
 from samestep.experiments.watch.command import EXAMPLES, examples
+from samestep.experiments.watch.joined.assembling import assemble
 from samestep.experiments.watch.settings import Settings, SettingsError
 from tests.experiments.watch.conftest import HERE, environment
 
@@ -205,6 +208,19 @@ def test_settings_are_checked_in_python_too() -> None:
     with pytest.raises(SettingsError, match="objective must be one of"):
         watch("train.py", objective="words")
     assert Settings().updates == 2
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_a_rank_that_is_gone_without_a_word_is_blamed_before_those_that_lost_it(killed: bool, tmp_path: Path) -> None:
+    lost = records.Failure("RuntimeError: Connection closed by peer", "…", 7.0)
+    for number, messages in ((0, [lost, records.Done(ended=True)]), (1, [])):
+        header = records.Header(number, 2, 10 + number, 1.0, "train.py", {})
+        data = b"".join(map(pickle.dumps, (header, *messages)))
+        (tmp_path / f"{number}-{header.pid}{records.SUFFIX}").write_bytes(data)
+    told = Failure("was killed by SIGKILL", 1) if killed else Failure("ended with code 1")
+    failure = assemble(tmp_path, "tokens", failure=told).failure
+    assert failure is not None
+    assert (failure.rank, "killed by SIGKILL" in failure.message) == (1, killed)
 
 
 @pytest.mark.parametrize("first", [0, 1])
