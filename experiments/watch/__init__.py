@@ -19,13 +19,24 @@ for transformers, Lightning and accelerate do the same. `watch.tokens(loss, mask
     report, printing, page, causes, links     what is said
     launch, call, command, rank               how a run is started
 
-This package's front imports no torch.
+What is named here is opened when it is asked for: a watched process imports torch, numpy, and no more of ours than the
+taps, for it may run in an environment that has nothing else; and who only asks for a report imports no torch.
 """
 
-from samestep.experiments.watch.front import Watch, Watching
-from samestep.experiments.watch.settings import Settings
-from samestep.experiments.watch.telling.report import Report
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from samestep.experiments.watch.front import Watch, Watching, watch
+    from samestep.experiments.watch.settings import Settings
+    from samestep.experiments.watch.telling.report import Report
 
 __all__ = ["Report", "Settings", "Watch", "Watching", "watch"]
 
-watch = Watch()
+_HOMES = {"Report": "telling.report", "Settings": "settings", "Watch": "front", "Watching": "front", "watch": "front"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -7,20 +7,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, overload
 
-from samestep.experiments.watch.settings import Settings
-from samestep.experiments.watch.telling.report import Report, as_json
-
-if TYPE_CHECKING:  # torch is imported where a run is watched, not where its name is
+if TYPE_CHECKING:  # all is imported where it is used: a script may ask for `watch.tokens` alone
     from torch import Tensor
 
     from samestep.experiments.watch.session import Session
+    from samestep.experiments.watch.telling.report import Report
 
 
 class Watch:
     """`watch("train.py", processes=2)` runs and reports; `with watch(): …` watches what is in the block."""
 
     @overload
-    def __call__(self, command: str | Path, *arguments: str, **options: Any) -> Report: ...
+    def __call__(self, command: str | Path, *arguments: str, **options: Any) -> "Report": ...
     @overload
     def __call__(self, **options: Any) -> "Watching": ...
     def __call__(self, *command: str | Path, **options: Any) -> "Report | Watching":
@@ -80,6 +78,8 @@ class Watching(AbstractContextManager["Watching"]):
         self, *, folder: str | Path | None = None, json: str | Path | None = None, html: str | Path | None = None,
         quiet: bool = False, **options: Any,
     ) -> None:  # fmt: skip
+        from samestep.experiments.watch.settings import Settings
+
         self.settings = Settings(**options)
         self.given = Path(folder) if folder else None
         self.json, self.html, self.quiet = json, html, quiet
@@ -124,12 +124,17 @@ class Watching(AbstractContextManager["Watching"]):
             if self.given is None:
                 rank.remove(self._folder)
 
-    def _show(self, report: Report) -> None:
+    def _show(self, report: "Report") -> None:
         if not self.quiet:
             print(report, flush=True)
         if self.json:
+            from samestep.experiments.watch.telling.report import as_json
+
             Path(self.json).write_text(as_json(report), "utf-8")
         if self.html:
             from samestep.experiments.watch.telling.page import write
 
             write(report, Path(self.html))
+
+
+watch = Watch()

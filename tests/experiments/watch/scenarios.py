@@ -52,6 +52,7 @@ def main() -> None:
         stop(session)
         found[name] = {"plain": plain, "watched": watched, "seconds": time.perf_counter() - began}
     (folder / f"rank{rank}.json").write_text(json.dumps(found))
+    (folder / "imported.json").write_text(json.dumps([name for name in sys.modules if name.startswith("samestep.")]))
     dist.destroy_process_group()
 
 

@@ -121,6 +121,15 @@ def test_records_are_read_without_torch(loops: Loops) -> None:
     assert packages == {"numpy", "samestep"}
 
 
+def test_a_watched_process_imports_no_more_of_ours_than_the_taps(loops: Loops) -> None:
+    """Its environment may have torch, and nothing else that this project needs."""
+    ours = "samestep.experiments"
+    rooms = {"session", "windows", "written", "records", "front"}  # the last for `watch.tokens`, in a loop
+    allowed = {ours, f"{ours}.taps", f"{ours}.watch", *(f"{ours}.watch.{room}" for room in rooms)}
+    imported = json.loads((loops.folder / "imported.json").read_text("utf-8"))
+    assert {name for name in imported if not name.startswith(f"{ours}.taps.")} == allowed
+
+
 def test_loops_end_with_different_parameters_so_that_equal_digests_mean_something(loops: Loops) -> None:
     assert len({loops.digests[0][name]["plain"] for name in ("ddp_mean", "ddp_global", "ddp_rank_mean")}) == 3
 
