@@ -23,12 +23,12 @@ from samestep.app.evidence.bags import (
 from samestep.experiments.conformance import (
     PROCESSES,
     QUESTION,
+    agreement,
     classifier,
     families,
     releases,
     store,
     verdicts,
-    watched,
 )
 from samestep.experiments.conformance.families import FAMILIES, Family
 from samestep.experiments.conformance.faults import FAULTS
@@ -82,7 +82,10 @@ def run(place: Path, options: Mapping[str, Json], tell: Tell) -> Result:
             except families.NoEnvironmentError as error:
                 absent.append(_absent(subject.framework, str(error), subject.version))
                 continue
-            controls += _watch_agrees(subject, report, Path(seen)) if options.get("reader") == "watch" else []
+            if watch is not None:
+                agrees, unread = _watch_agrees(subject, report, watch)
+                controls += agrees
+                absent += unread
         environment |= _environment(subject, report) if environment else report.environment
         own = list(rows_of(subject, report))
         rows += own
@@ -198,25 +201,29 @@ def _environment(subject: Subject, report: Report) -> dict[str, Json]:
     return {f"python of {family.id}": report.environment["python"]} if family and report.environment else {}
 
 
-def _watch_agrees(subject: Subject, report: Report, seen: Path) -> list[Control]:
-    """Every coefficient that was solved for is what watch saw pass; tasks without coefficients are not compared."""
+def _watch_agrees(subject: Subject, report: Report, seen: Path) -> tuple[list[Control], list[NotMeasured]]:
+    """Every coefficient that was solved for is what watch saw pass, or nothing is compared and why not."""
     found = {
-        task: watched.difference(seen, task, ranks[0]["tokens"])
+        task: agreement.compare(seen, task, ranks[0]["tokens"])
         for task, ranks in report.measured.items()
         if ranks[0] is not None and ranks[0]["kind"] == "coefficients"
     }
-    known = {task: away for task, away in found.items() if away is not None}
+    known = {task: away for task, away in found.items() if not isinstance(away, str)}
+    reasons = [away for away in found.values() if isinstance(away, str)]
+    if not known:
+        why = "; ".join(dict.fromkeys(reasons)) or "it compares coefficients of tokens, and no row has any"
+        return [], [_absent(subject.framework, f"--reader watch: {why}", subject.version)]
     name = f"{subject.framework.name} {subject.version}"
     return [
         control(
             _slug(f"watched-{subject.framework.id}-{subject.version}"),
             {"zh": f"watch 读到的 {name} 的系数相同", "en": f"watch reads the same coefficients of {name}"},
-            bool(known) and max(known.values()) <= watched.AGREES,
+            max(known.values()) <= agreement.AGREES,
             compared=len(known),
-            not_compared=["-".join(task) for task in found if task not in known],
-            largest=max(known.values(), default=None),
+            not_compared={"-".join(task): why for task, why in found.items() if isinstance(why, str)},
+            largest=max(known.values()),
         )
-    ]
+    ], []
 
 
 def _unavailable(subject: Subject, report: Report) -> Iterator[NotMeasured]:

@@ -1,0 +1,52 @@
+"""Do the two readings of a run agree: what its parameters became, and what watch saw pass?
+
+Coefficients are compared cell by cell, by their least and greatest. Where a loss gives its tokens weights of both signs
+(advantages), what is solved for has none, and the greatest magnitude is compared. Watch says itself why it has nothing
+to compare: pairs are no tokens, and pipelines it refuses before any number.
+"""
+
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from samestep.experiments.conformance.scenarios import SCENARIOS, Scenario
+from samestep.experiments.conformance.watched import WATCH, Task, place
+
+AGREES = 1e-4
+"""Greatest difference of a coefficient between the two readings."""
+OTHER_UNITS = "watch weighs tokens, and counts another number of them than these rows have coefficients"
+
+Tokens = Sequence[Sequence[Sequence[float]]]
+
+
+def compare(folder: Path, task: Task, tokens: Tokens) -> float | str:
+    """Largest difference of a token's coefficient from what watch read, or why it gives none.
+
+    tokens   [rank][microbatch][token] by the usual reading
+
+    A window that the framework never stepped with has coefficients 0.
+    """
+    report = import_module(f"{WATCH}.joined.assembling").assemble(place(folder, task), "tokens")
+    scenario: Scenario = SCENARIOS[task[1]]
+    usual = [cell for rank in tokens for cell in rank if cell]
+    if report.verdict == "error":
+        return str(report.sentence["en"])
+    if len(report.updates) <= bool(scenario.before):
+        return max((abs(value) for cell in usual for value in cell), default=0.0)
+    update = report.updates[bool(scenario.before)]
+    seen: list[Any] = [cell for rank in update.cells for cell in rank if cell.n and not cell.discarded]
+    if not seen or any(cell.weight is None for cell in seen):
+        return str(update.sentence["en"])
+    if [cell.n for cell in seen] != [len(cell) for cell in usual]:
+        return OTHER_UNITS
+    pairs = zip(seen, usual, strict=True)
+    if any(cell.weight_min < 0 < cell.weight_max for cell in seen):
+        away = [abs(max(-cell.weight_min, cell.weight_max) - max(map(abs, one))) for cell, one in pairs]
+    else:
+        away = [
+            difference
+            for cell, one in pairs
+            for difference in (abs(cell.weight_min - min(one)), abs(cell.weight_max - max(one)))
+        ]
+    return float(max(away, default=0.0))
