@@ -1,7 +1,8 @@
 """One rank of a pair, with torchrun's variables.
 
-It runs the settings of the adapter that `job.json` names in their scenarios, and says of each step:
+For each adapter that `job.json` names it runs the settings in their scenarios, and says of each step:
 
+    {"framework": …}                what follows is of this one
     {"plan": …}                     settings, tasks (setting, scenario), packages: the framework could be imported
     {"begin": task}                 then one of
     {"done": task, "measurement": …}   what this rank saw, null where it cannot see
@@ -27,10 +28,12 @@ from samestep.experiments.ranks.child import Post, run
 
 
 def main(post: Post) -> None:
-    job = json.loads((post.folder / "job.json").read_text("utf-8"))
-    for name in job["hidden"]:
+    pair = json.loads((post.folder / "job.json").read_text("utf-8"))
+    for name in pair["hidden"]:
         sys.modules[name] = None  # type: ignore[assignment]  # how Python spells "there is no such module"
-    measure(job, post)
+    for job in pair["jobs"]:
+        post.say(framework=job["framework"])
+        measure(job, post)
 
 
 def measure(job: Mapping[str, Any], post: Post) -> None:

@@ -32,8 +32,8 @@ from samestep.experiments.conformance import (
 )
 from samestep.experiments.conformance.families import FAMILIES, Family
 from samestep.experiments.conformance.faults import FAULTS
-from samestep.experiments.conformance.frameworks import FRAMEWORKS, Framework, Release
-from samestep.experiments.conformance.pairs import Report, Task, measure
+from samestep.experiments.conformance.frameworks import FRAMEWORKS, TIER_0, Framework, Release
+from samestep.experiments.conformance.pairs import Report, Task, measure_together
 from samestep.experiments.conformance.scenarios import SCENARIOS
 from samestep.experiments.conformance.verdicts import Judged
 from samestep.experiments.ranks import Tell
@@ -74,25 +74,27 @@ def run(place: Path, options: Mapping[str, Json], tell: Tell) -> Result:
     controls: list[Control] = []
     environment: dict[str, Json] = {}
     paths: dict[str, Text] = {}
-    for subject in chosen:
+    for group in _groups(chosen):
         with TemporaryDirectory(prefix="samestep-watch-") as seen:
             watch = Path(seen) if options.get("reader") == "watch" else None
             try:
-                report = _measure(subject, scenarios, tell, watch, stored=bool(options.get("stored")))
+                reports = _measure(group, scenarios, tell, watch, stored=bool(options.get("stored")))
             except families.NoEnvironmentError as error:
-                absent.append(_absent(subject.framework, str(error), subject.version))
+                absent += [_absent(subject.framework, str(error), subject.version) for subject in group]
                 continue
             if watch is not None:
-                agrees, unread = _watch_agrees(subject, report, watch)
-                controls += agrees
-                absent += unread
-        environment |= _environment(subject, report) if environment else report.environment
-        own = list(rows_of(subject, report))
-        rows += own
-        planted += [(row, factor) for row in own if (factor := report.settings[row["setting"]]["planted"])]
-        controls.append(_everything_measured(subject, report))
-        absent += _unavailable(subject, report)
-        paths |= {row["path"]: _path_title(subject, row["title"]) for row in own}
+                for subject, report in reports:
+                    agrees, unread = _watch_agrees(subject, report, watch)
+                    controls += agrees
+                    absent += unread
+        for subject, report in reports:
+            environment |= _environment(subject, report) if environment else report.environment
+            own = list(rows_of(subject, report))
+            rows += own
+            planted += [(row, factor) for row in own if (factor := report.settings[row["setting"]]["planted"])]
+            controls.append(_everything_measured(subject, report))
+            absent += _unavailable(subject, report)
+            paths |= {row["path"]: _path_title(subject, row["title"]) for row in own}
     if not rows and absent:
         raise releases.CannotMeasureError("; ".join(f"{each['framework']}: {each['reason']}" for each in absent))
     made = _result(rows, [*controls, *_planted(planted), *_redetected(rows)], paths, environment, absent)
@@ -159,29 +161,41 @@ def _absent(framework: Framework, reason: str, version: str = "", setting: str =
     return {"framework": framework.id, "version": version, "setting": setting, "reason": reason}
 
 
+def _groups(chosen: Sequence[Subject]) -> list[list[Subject]]:
+    """Which of them share their processes: those that need torch alone, as it is installed."""
+    bare = [each for each in chosen if each.framework.id in TIER_0 and each.release is None]
+    return [*([bare] if bare else []), *([each] for each in chosen if each not in bare)]
+
+
 def _measure(
-    subject: Subject, scenarios: Sequence[str], tell: Tell, watch: Path | None, *, stored: bool = False
-) -> Report:
-    """Everything of one framework in one version; raises NoEnvironmentError, CannotMeasureError."""
-    framework, release = subject.framework, subject.release
-    family = _family(subject)
+    group: Sequence[Subject], scenarios: Sequence[str], tell: Tell, watch: Path | None, *, stored: bool = False
+) -> list[tuple[Subject, Report]]:
+    """Everything of a group; raises NoEnvironmentError, CannotMeasureError."""
     whole = not scenarios and watch is None
-    place = store.place(framework, release, family)
-    if stored and whole and (kept := store.load(place)):
-        return kept
-    target: Path | None = None
-    hidden: tuple[str, ...] = ()
-    if family:
+    places = {each.framework.id: store.place(each.framework, each.release, _family(each)) for each in group}
+    reports = {name: store.load(place) for name, place in places.items()} if stored and whole else {}
+    left = [each for each in group if reports.get(each.framework.id) is None]
+    if left:
+        first = left[0]
+        where: dict[str, Any] = {"default": first.release is None, "watch": watch, **_environment_of(first, tell)}
+        made = measure_together([each.framework for each in left], scenarios, tell, **where)
+        reports |= {each.framework.id: report for each, report in zip(left, made, strict=True)}
+    found = [(each, cast(Report, reports[each.framework.id])) for each in group]
+    for each, report in found:
+        if each in left and whole and report.problem is None and not _unexpected(report):
+            store.save(report, places[each.framework.id])
+    return found
+
+
+def _environment_of(subject: Subject, tell: Tell) -> dict[str, Any]:
+    """Where its processes run; what is missing there is installed."""
+    if family := _family(subject):
         families.install(family, tell)
-    elif release:
+        return {"family": family}
+    if release := subject.release:
         tell(f"install {' '.join(release.pins)} beside what is there", None)
-        target, hidden = releases.install(release), release.hidden
-    report = measure(
-        framework, scenarios, tell, default=release is None, target=target, hidden=hidden, family=family, watch=watch
-    )
-    if whole and report.problem is None and not _unexpected(report):
-        store.save(report, place)
-    return report
+        return {"target": releases.install(release), "hidden": release.hidden}
+    return {}
 
 
 def _unexpected(report: Report) -> list[Task]:
@@ -204,7 +218,7 @@ def _environment(subject: Subject, report: Report) -> dict[str, Json]:
 def _watch_agrees(subject: Subject, report: Report, seen: Path) -> tuple[list[Control], list[NotMeasured]]:
     """Every coefficient that was solved for is what watch saw pass, or nothing is compared and why not."""
     found = {
-        task: agreement.compare(seen, task, ranks[0]["tokens"])
+        task: agreement.compare(seen / subject.framework.id, task, ranks[0]["tokens"])
         for task, ranks in report.measured.items()
         if ranks[0] is not None and ranks[0]["kind"] == "coefficients"
     }

@@ -1,15 +1,15 @@
 """Run the two processes of a framework, and begin again behind a measurement that brought them down.
 
-Importing a framework takes longer than all that is measured with it, so one pair does everything, and every wait is
-bounded. (A framework that keeps its devices in one process is a pair of one.) When a rank crashes, hangs or ends
-early, the first task that not both ranks have finished is to blame: it gets the reason, both processes end, and a new
-pair goes on with the rest.
+Importing a framework takes longer than all that is measured with it, so one pair does everything, for several
+frameworks that import the same, and every wait is bounded. (A framework that keeps its devices in one process is a
+pair of one.) When a rank crashes, hangs or ends early, the first task that not both ranks have finished is to blame: it
+gets the reason, both processes end, and a new pair goes on with the rest.
 """
 
 import json
 import socket
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -48,6 +48,15 @@ class Report:
     def finished(self) -> list[Task]:
         return [*self.measured, *self.failed, *self.unavailable]
 
+    @property
+    def waiting(self) -> list[Task]:
+        return [task for task in self.tasks if task not in self.finished]
+
+    @property
+    def through(self) -> bool:
+        """Whether nothing is left to do, with a framework that could be imported."""
+        return not self.waiting and bool(self.tasks or self.environment)
+
 
 @dataclass
 class _Heard:
@@ -58,8 +67,14 @@ class _Heard:
     unavailable: dict[Task, str] = field(default_factory=dict)
 
 
-def measure(
-    framework: Framework,
+def measure(framework: Framework, scenarios: Sequence[str], tell: Tell, **where: Any) -> Report:
+    """`measure_together` of one framework."""
+    (report,) = measure_together([framework], scenarios, tell, **where)
+    return report
+
+
+def measure_together(
+    frameworks: Sequence[Framework],
     scenarios: Sequence[str],
     tell: Tell,
     *,
@@ -68,60 +83,93 @@ def measure(
     hidden: Sequence[str] = (),
     family: Family | None = None,
     watch: Path | None = None,
-) -> Report:
+) -> list[Report]:
     """Measure all settings in these scenarios (all, if none is named), with the packages in `target` first on the path.
 
+    `frameworks`: one, or several that want the same environment and are measured in the same processes, in this order.
     `family`: whose environment to run in, instead of this one. `default`: whether it is the pinned release.
-    `hidden`: installed packages that the framework must not see. `watch`: where ranks leave what watch saw of them.
+    `hidden`: installed packages that the framework must not see. `watch`: the folder where ranks leave what watch saw
+    of each framework, under its name.
     """
-    report = Report()
+    reports = {each.id: Report() for each in frameworks}
+    left = list(frameworks)
     for _ in range(RESTARTS):
         with tempfile.TemporaryDirectory(prefix="samestep-pair-") as folder:
-            job = {
-                "adapter": framework.module,
-                "packages": list(framework.packages),
-                "scenarios": list(scenarios),
-                "finished": [list(task) for task in report.finished],
-                "hidden": list(hidden),
-                "default": default,
-                "torch": ["torch"] if framework.torch else [],
-                "watch": None if watch is None else str(watch),
-            }
-            (Path(folder) / "job.json").write_text(json.dumps(job))
-            problem = _run_pair(framework, Path(folder), target, family, report, tell)
+            jobs = [_job(each, reports[each.id], scenarios, default, watch) for each in left]
+            (Path(folder) / "job.json").write_text(json.dumps({"hidden": list(hidden), "jobs": jobs}))
+            problem = _run_pair(left, Path(folder), target, family, reports, tell)
         if problem is None:
-            return report
-        waiting = [task for task in report.tasks if task not in report.finished]
-        if not waiting:
-            report.problem = None if report.tasks else problem
-            return report
-        report.failed[waiting[0]] = problem
-    for task in report.tasks:
-        if task not in report.finished:
-            report.failed[task] = f"not tried after {RESTARTS} pairs of processes had failed"
-    return report
+            return list(reports.values())
+        left = [each for each in left if not reports[each.id].through]
+        if left and not _blame(reports[left[0].id], problem):
+            del left[0]
+        if not left:
+            return list(reports.values())
+    for each in left:
+        _give_up(reports[each.id])
+    return list(reports.values())
+
+
+def _job(
+    framework: Framework, report: Report, scenarios: Sequence[str], default: bool, watch: Path | None
+) -> dict[str, Any]:
+    return {
+        "framework": framework.id,
+        "adapter": framework.module,
+        "packages": list(framework.packages),
+        "scenarios": list(scenarios),
+        "finished": [list(task) for task in report.finished],
+        "default": default,
+        "torch": ["torch"] if framework.torch else [],
+        "watch": None if watch is None else str(watch / framework.id),
+    }
+
+
+def _blame(report: Report, problem: str) -> bool:
+    """Write down what brought a pair down; whether the framework has more to try."""
+    if not report.waiting:
+        report.problem = problem  # it could not even be imported
+        return False
+    report.failed[report.waiting[0]] = problem
+    return not report.through
+
+
+def _give_up(report: Report) -> None:
+    reason = f"not tried after {RESTARTS} pairs of processes had failed"
+    report.failed |= dict.fromkeys(report.waiting, reason)
+    report.problem = None if report.tasks else reason
 
 
 def _run_pair(
-    framework: Framework, folder: Path, target: Path | None, family: Family | None, report: Report, tell: Tell
+    frameworks: Sequence[Framework],
+    folder: Path,
+    target: Path | None,
+    family: Family | None,
+    reports: Mapping[str, Report],
+    tell: Tell,
 ) -> str | None:
-    """Run one pair and add to the report what both ranks finished; the reason when they did not get to the end."""
-    heard = [_Heard() for _ in range(framework.processes)]
+    """Run one pair and add to the reports what both ranks finished; the reason when they did not get to the end."""
+    first = frameworks[0]
+    names = {each.id: each.name for each in frameworks}
+    heard = {each.id: [_Heard() for _ in range(first.processes)] for each in frameworks}
+    at = [first.id] * first.processes
 
     def hear(rank: Rank, message: Message) -> None:
-        _take(message, heard[rank.number], report)
-        first = heard[0].task
-        tell(f"{framework.name}: {first[0]}" if first else framework.name, None)
+        at[rank.number] = now = message.get("framework", at[rank.number])
+        _take(message, heard[now][rank.number], reports[now])
+        task = heard[at[0]][0].task
+        tell(f"{names[at[0]]}: {task[0]}" if task else names[at[0]], None)
 
     program = Program(
         "samestep.experiments.conformance.child",
-        framework.processes,
-        partial(_variables, folder, _free_port(), framework),
+        first.processes,
+        partial(_variables, folder, _free_port(), first),
         tuple(filter(None, (target, families.code(family) if family else None))),
         homes=True,
         python=families.interpreter(family) if family else None,
     )
-    limits = Limits(silent_after=None, stuck_after=framework.seconds, start_within=framework.start)
+    slowest = max(each.seconds for each in frameworks)
+    limits = Limits(silent_after=None, stuck_after=slowest, start_within=max(each.start for each in frameworks))
     try:
         parent.run(program, folder, hear, limits)
     except StuckError as error:
@@ -129,7 +177,8 @@ def _run_pair(
     except RunFailedError as error:
         return _reason(error.culprit)
     finally:
-        _collect(heard, report)
+        for each in frameworks:
+            _collect(heard[each.id], reports[each.id])
     return None
 
 

@@ -7,17 +7,25 @@ import pytest
 
 from samestep.experiments.conformance import lab
 from samestep.experiments.conformance.frameworks import Framework
-from samestep.experiments.conformance.pairs import Report, measure
+from samestep.experiments.conformance.pairs import Report, measure_together
 
 PROGRAMS = Path(__file__).parents[1]
-FRAMEWORK = Framework("trouble", "Trouble", ("torch",), seconds=6.0, adapter="troublesome")
+FRAMEWORK, ABSENT, CALM = (
+    Framework(name, name.title(), ("numpy",), seconds=6.0, adapter=adapter, torch=False)
+    for name, adapter in (("trouble", "troublesome"), ("absent", "no_such_adapter"), ("calm", "calm"))
+)
 
 
 @pytest.fixture(scope="module")
-def report() -> Report:
+def reports() -> list[Report]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(PROGRAMS))
-        return measure(FRAMEWORK, [], lambda what, done: None)
+        return measure_together([FRAMEWORK, ABSENT, CALM], [], lambda what, done: None)
+
+
+@pytest.fixture(scope="module")
+def report(reports: list[Report]) -> Report:
+    return reports[0]
 
 
 def test_what_crashes_and_what_hangs_has_its_reason(report: Report) -> None:
@@ -62,9 +70,14 @@ def _ours(place: Path) -> bool:
     return b"samestep.experiments.conformance.child" in words and f"PYTHONPATH={PROGRAMS}".encode() in environment
 
 
-def test_an_adapter_that_cannot_be_imported_is_a_problem_and_no_row() -> None:
-    absent = Framework("absent", "Absent", ("torch",), adapter="no_such_adapter")
-    report = measure(absent, [], lambda what, done: None)
+def test_an_adapter_that_cannot_be_imported_is_a_problem_and_no_row(reports: list[Report]) -> None:
+    report = reports[1]
     assert report.problem is not None
     assert "No module named 'no_such_adapter'" in report.problem
-    assert list(lab.rows_of(lab.Subject(absent, "1", None), report)) == []
+    assert list(lab.rows_of(lab.Subject(ABSENT, "1", None), report)) == []
+
+
+def test_who_shares_the_processes_of_one_that_fails_is_measured_nevertheless(reports: list[Report]) -> None:
+    last = reports[2]
+    assert (list(last.measured), last.failed, last.problem) == ([("good", "A")], {}, None)
+    assert last.measured["good", "A"] == reports[0].measured["good", "A"]

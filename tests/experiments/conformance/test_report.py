@@ -2,6 +2,7 @@
 
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -39,31 +40,50 @@ def rows() -> list[dict[str, str]]:
     return found
 
 
-def test_what_a_script_prints_is_what_was_published(tmp_path: Path) -> None:
-    said = ran("torch_pipelining", tmp_path)
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What the scripts that need torch alone print, one after the other on two processes: importing costs most."""
+    folder = tmp_path_factory.mktemp("scripts")
+    names = [name for name, surprise in SURPRISES.items() if surprise.packages == ("torch",)]
+    for name in names:
+        (folder / f"{name}.py").write_text(report.script(name))
+    program = f"from runpy import run_path\nfor name in {names}: run_path(f'{{name}}.py', run_name='__main__')"
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", program],
+            cwd=folder,
+            env={**os.environ, **common, "GLOO_SOCKET_IFNAME": "lo", "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        answers = [rank.communicate(timeout=120) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert [rank.returncode for rank in ranks] == [0, 0], answers
+    return "".join(out for out, _ in answers)
+
+
+def test_what_a_script_prints_is_what_was_published(said: str) -> None:
     for setting, printed in (("gpipe_sum_over_total", "defaults"), ("gpipe_recipe", "'scale_grads': False")):
-        line = next(line for line in said.splitlines() if printed in line)
+        line = next(line for line in said.splitlines() if line.startswith((printed, f"{{{printed}")))
         (published,) = [row["coefficients"] for row in rows() if row["setting"] == setting]
         assert [float(each) for each in re.findall(r"\d+\.\d+", line)] == pytest.approx(published[0], abs=1e-5)
 
 
-def test_a_norm_that_the_plan_leaves_out_differs_on_every_rank(tmp_path: Path) -> None:
-    said = ran("torch_tensor_parallel", tmp_path)
+def test_a_norm_that_the_plan_leaves_out_differs_on_every_rank(said: str) -> None:
     named, plain = (re.findall(rf"{words}, rank \d: ([\d.]+) x", said) for words in ("in the plan", "left out"))
     assert named == ["1.0000", "1.0000"]
     assert len(set(plain)) == 2
     assert sum(map(float, plain)) == pytest.approx(1, abs=1e-3)  # parts of one gradient
-
-
-def ran(name: str, folder: Path) -> str:
-    """What the script prints on two processes, which it is started with as the report says."""
-    place = folder / f"{name}.py"
-    place.write_text(report.script(name))
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(place)]
-    variables = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    done = subprocess.run(launcher, env=variables, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_the_command_writes_a_file_and_lists_what_there_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
