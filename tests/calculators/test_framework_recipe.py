@@ -58,7 +58,7 @@ def test_ddp_weights_are_those_of_autograd(reduction: str) -> None:
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.framework}/{rule.setting}")
 def test_the_factor_makes_every_rule_the_global_token_mean(rule: Rule) -> None:
-    result = answer(framework=rule.framework, setting=rule.setting)
+    result = answer(framework=rule.framework, setting=rule.setting, version=rule.release)
     assert result.cells is not None
     for cell in result.cells:
         assert Fraction(cell.weight_exact or 0) * Fraction(cell.factor_exact or 0) == Fraction(1, 16)
@@ -82,6 +82,10 @@ def test_the_factor_on_the_loss_is_right_by_autograd_and_no_factor_is_wrong() ->
         ({"framework": "transformers"}, "1"),
         ({"framework": "transformers", "setting": "own_counts"}, "n_r*P/N"),
         ({"framework": "transformers", "setting": "compute_loss_func"}, "n_rk/N"),
+        ({"framework": "jax", "setting": "shard_map_psum"}, "n_rk/(P*N)"),
+        ({"framework": "axolotl"}, "1"),
+        ({"framework": "axolotl", "version": "0.19.0"}, "n_rk*K_r*P/N"),
+        ({"framework": "megatron_core", "setting": "two_values", "loss_reduction": "sum"}, "K/N"),
         ({"loss_reduction": "custom", "denominator": 4}, "P*denominator/N"),
     ],
 )
@@ -164,10 +168,17 @@ def rows_of(rule: Rule, measured: Measured) -> list[dict[str, Any]]:
         row
         for row in rows
         if (row["framework"], row["setting"], row["version"]) == (rule.framework, measured.setting, rule.release)
-        and row["kind"] == "coefficients"
-        and row["scenario"] in "ABCDE"
+        and row["scenario"] in {*"ABCDESMQR", "sequence"}
     ]
-    return [row for row in found if row["coefficients"] is not None]
+    return [row for row in found if row["coefficients"] or row["kind"] == "sharded"]
+
+
+def measured_weights(row: dict[str, Any], total: int) -> list[list[float | None]]:
+    """Of a token in each cell; of a sharded row, whose reference is one process's mean, a multiple of 1/N."""
+    if row["kind"] == "sharded":
+        return [[row["values"]["linear_factor"] / total]] * 2
+    coefficients: list[list[float | None]] = row["coefficients"]
+    return coefficients
 
 
 @pytest.mark.parametrize(
@@ -186,13 +197,29 @@ def test_a_rule_gives_the_weights_that_were_measured(rule: Rule, measured: Measu
             accumulation=accumulation,
             framework=rule.framework,
             setting=rule.setting,
+            version=rule.release,
             loss_reduction=measured.reduction,
             loss_factor=str(factor),
         )
         assert result.cells is not None
         for cell in result.cells:
             if cell.n and result.reason != "empty_cell":
-                assert cell.weight == pytest.approx(row["coefficients"][cell.rank][cell.microstep], abs=1e-3)
+                found = measured_weights(row, names["N"])[cell.rank][cell.microstep]
+                assert cell.weight == pytest.approx(found, abs=1e-3)
+
+
+def test_a_mean_over_all_ranks_of_a_micro_step_weighs_micro_steps_alike() -> None:
+    result = answer(framework="optax", setting="multi_steps")
+    assert weights(result) == [1 / 14, 1 / 18] * 2
+    assert (result.objective, result.factor_expression) == ("micro_step_equal", "n_k*K/N")
+    alone = answer(framework="jax", setting="jit", counts=[[2], [8]])
+    assert (alone.matches_reference, alone.objective) == (True, "global_token_mean")
+
+
+def test_every_framework_of_the_lab_that_weighs_tokens_by_a_count_has_a_rule() -> None:
+    rows = json.loads(BAG.read_text("utf-8"))["rows"]
+    counting = {row["framework"] for row in rows if row["kind"] == "coefficients"}
+    assert counting - {rule.framework for rule in RULES} <= {"jax_processes"}  # the rules of JAX, measured again
 
 
 def eval_factor(expression: str, names: dict[str, int]) -> Fraction:
@@ -210,7 +237,8 @@ def eval_factor(expression: str, names: dict[str, int]) -> Fraction:
 def any_body(source: random.Random) -> Body:
     framework, setting = source.choice(
         [("torch_ddp", "default"), ("torch_ddp", "sum_hook"), ("accelerate", "accumulate"), ("deepspeed", "engine"),
-         ("transformers", "default"), ("transformers", "own_counts"), ("transformers", "no_kwargs"), ("trl", "default")]
+         ("transformers", "default"), ("transformers", "own_counts"), ("transformers", "no_kwargs"), ("trl", "default"),
+         ("optax", "multi_steps"), ("openrlhf", "counted"), ("jax", "shard_map_psum")]
     )  # fmt: skip
     return {
         "framework": framework,

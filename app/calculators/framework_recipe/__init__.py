@@ -7,11 +7,12 @@ the mean over all N tokens) demands is 1/N. Hence
     weight of a token     w_rk = loss_factor · Π multiplications / Π divisions
     factor on the loss    f_rk = 1 / (N · w_rk)
 
-f is one number where the loss is a sum, and proportional to n_rk (or n_r) where it is a mean. With context parallelism
-the rows are the DP × CP ranks: each holds other tokens of the same sequences. A reduction that sums over the C ranks of
-a context group and averages over the others divides by P/C. Expert parallelism E: an expert lives on P/E ranks and gets
-its tokens' gradients by all-to-all, so that an average over its copies divides by P/E where dense parameters have P:
-its gradient is E times too large against theirs. Source: the definition of a mean; the rules are measured.
+f is one number where the loss is a sum, and proportional to n_rk (or n_r, or n_k) where it is a mean. With context
+parallelism the rows are the DP × CP ranks: each holds other tokens of the same sequences. A reduction that sums over
+the C ranks of a context group and averages over the others divides by P/C. Expert parallelism E: an expert lives on P/E
+ranks and gets its tokens' gradients by all-to-all, so that an average over its copies divides by P/E where dense
+parameters have P: its gradient is E times too large against theirs. Source: the definition of a mean; the rules are
+measured.
 """
 
 from fractions import Fraction
@@ -68,7 +69,7 @@ def compute(inputs: Inputs) -> Result:
         tail=rule.tail,
         your_loss=rule.yours,
         steps=[shown(step, window) for step in steps],
-        objective=objective_of(steps),
+        objective=objective_of(steps, window),
         mass=float(sum((cell.n * Fraction(cell.weight_exact or 0) for cell in held), Fraction(0))) if defined else None,
         ratio=None if ratio is None else float(ratio),
         ratio_exact=None if ratio is None else fraction_text(ratio),

@@ -54,6 +54,8 @@ class Window:
         shared = self.shared(by)
         if shared is not None:
             return shared
+        if by == "n_k":
+            return Fraction(sum(row[k] for row in self.inputs.counts if k < len(row)))
         row = self.inputs.counts[r]
         return Fraction(row[k] if by == "n_rk" else sum(row))
 
@@ -96,9 +98,11 @@ def shown(step: ChainStep, window: Window) -> Step:
     return Step(who=step.who, by=step.by, value=text, when=step.when, multiplies=step.multiplies)
 
 
-def objective_of(steps: Iterable[ChainStep]) -> Objective:
+def objective_of(steps: Iterable[ChainStep], window: Window) -> Objective:
     """What the divisions by a cell's own counts make of the mean, whatever constant factor is left."""
     own = {step.by for step in steps if not step.multiplies}
+    if "n_k" in own and window.longest > 1:
+        return "micro_step_equal"
     return "microbatch_equal" if "n_rk" in own else "replica_equal" if "n_r" in own else "global_token_mean"
 
 
@@ -109,7 +113,7 @@ def expression_of(steps: Iterable[ChainStep]) -> str:
         powers[step.by] += -1 if step.multiplies else 1
     above = [name for name, power in powers.items() for _ in range(power)]
     below = [name for name, power in powers.items() for _ in range(-power)]
-    order = ["n_rk", "n_r", "K", "K_r", "P", "P/C", "denominator", "N", "loss_factor"]
+    order = ["n_rk", "n_r", "n_k", "K", "K_r", "P", "P/C", "denominator", "N", "loss_factor"]
     top = "*".join(f"({name})" if "/" in name else name for name in sorted(above, key=order.index)) or "1"
     bottom = "*".join(f"({name})" if "/" in name else name for name in sorted(below, key=order.index))
     return top if not bottom else f"{top}/({bottom})" if len(below) > 1 else f"{top}/{bottom}"

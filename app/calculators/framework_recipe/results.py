@@ -10,7 +10,7 @@ from samestep.app.calculators.framework_recipe.rules import (
 )
 from samestep.app.contract import models
 
-Objective = Literal["global_token_mean", "replica_equal", "microbatch_equal"]
+Objective = Literal["global_token_mean", "replica_equal", "microbatch_equal", "micro_step_equal"]
 
 
 Reason = Literal["zero_count", "empty_cell", "not_stepped"]
@@ -54,9 +54,9 @@ class Experts(models.Result):
 class Result(models.Result):
     """The weights and what is missing. `mass` = Σ n·w, 1 for a mean; `ratio` is w·N where all tokens have the same.
 
-    `factor_expression` is f in n_rk, n_r, N, P, K; `factor` its value where it is the same for all cells. `tail` says
-    what becomes of a window that is shorter than configured, `partial` that this one is. `release` is the one whose
-    rule is applied, `measured_release` false where another version was asked for.
+    `factor_expression` is f in n_rk, n_r, n_k, N, P, K; `factor` its value where it is the same for all cells. `tail`
+    says what becomes of a window that is shorter than configured, `partial` that this one is. `release` is the one
+    whose rule is applied, `measured_release` false where another version was asked for.
     """
 
     framework: FrameworkId
