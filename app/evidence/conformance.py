@@ -56,7 +56,7 @@ GLYPHS: Mapping[str, str] = {
 COUNTERS = "counters"
 _COLUMNS = ("A", "B", "C", "D", "E", "F", "clip")
 """Scenarios that most frameworks are put into; the others share a column of the overview."""
-_OBJECTIVES = ("S", "G", "H")
+_OBJECTIVES = ("S", "G", "H", "T")
 """Scenarios with several sequences a micro-batch, where the objectives of reinforcement learning differ."""
 
 

@@ -120,6 +120,32 @@ FAMILIES: dict[str, Family] = {
             alone=("openrlhf==0.11.2",),
             takes="1,000 MB, 9 minutes, 5 of them for DeepSpeed's operator",
         ),
+        Family(
+            "paddle",
+            ("paddlepaddle==3.3.1", "numpy==2.3.5", "protobuf==6.33.1", "setuptools==80.9.0"),
+            takes="840 MB, 4 minutes",
+            megabytes=1200,
+        ),
+        Family(
+            "megatron_core",
+            (TORCH, "numpy==2.3.5", "packaging==25.0", "triton==3.7.0"),
+            alone=("megatron-core==0.19.2",),
+            takes="1,670 MB, 9 minutes",
+        ),
+        Family(
+            "tunix",
+            ("google-tunix==0.1.7", "jax==0.12.0.1", "optax==0.2.8", "numpy==2.4.6"),
+            python="3.12",
+            takes="1,530 MB, 13 minutes",
+        ),
+        Family(
+            "ms_swift",
+            (
+                *("ms-swift==4.6.0", TORCH, "numpy==2.3.5", "transformers==5.19.0", "accelerate==1.15.0"),
+                *("trl==0.29.0", "peft==0.20.0", "datasets==4.8.4"),
+            ),
+            takes="1,960 MB, 12 minutes",
+        ),
     )
 }
 

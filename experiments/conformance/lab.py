@@ -42,11 +42,12 @@ from samestep.experiments.results import control, result, write
 NAME = "conformance"
 RERUN = 1e-6
 SCOPE: Text = {
-    "zh": "CPU，极小的模型；两个 Gloo 进程，JAX 与 Keras 是一个进程里的两个虚拟设备。SGD（空窗用 AdamW，计数用调度器和 "
-    "Adam）。不含 GPU、NCCL、损失缩放、上下文并行。部分构造函数或设备是替身的，行里有标注。结论只对所列版本成立。",
-    "en": "CPUs and tiny models; two Gloo processes, or for JAX and Keras two virtual devices in one. SGD (AdamW for "
-    "the empty window, schedulers and Adam for counters). No GPU, NCCL, loss scaling or context parallelism. Rows say "
-    "where a constructor or a device is a stand-in. What is said holds for the versions named.",
+    "zh": "CPU，极小的模型；两个 Gloo 进程，JAX 系列与 Keras 多是一个进程里的两个虚拟设备。SGD（空窗用 AdamW，计数用调"
+    "度器、EMA 和 Adam）。不含 GPU、NCCL、损失缩放、上下文并行。部分构造函数或设备是替身的，行里有标注。结论只对所列版"
+    "本成立。",
+    "en": "CPUs and tiny models; two Gloo processes, or for Keras and most of JAX two virtual devices in one. SGD "
+    "(AdamW for the empty window; schedulers, averages and Adam for counters). No GPU, NCCL, loss scaling or context "
+    "parallelism. Rows say where a constructor or a device is a stand-in. What is said holds for the versions named.",
 }
 
 

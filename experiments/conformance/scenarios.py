@@ -168,6 +168,12 @@ SCENARIOS: dict[str, Scenario] = {
             4,
             generation=2,
         ),
+        _of_sequences(
+            "T",
+            {"zh": "一个微步，四条序列：2, 8, 5, 1", "en": "one micro-step of four sequences: 2, 8, 5, 1"},
+            (((2, 8, 5, 1),),),
+            1,
+        ),
         Scenario(
             "M",
             {"zh": "流水线，四个微批：2, 8, 5, 1", "en": "a pipeline, four micro-batches: 2, 8, 5, 1"},

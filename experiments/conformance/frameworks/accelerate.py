@@ -8,6 +8,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
 from accelerate.utils import DataLoaderConfiguration
+from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader, Dataset
 
 from samestep.experiments.conformance.adapter import Counters, Measurement, Setting, process_group
@@ -81,9 +82,39 @@ SETTINGS = (
         },
         {"counters": "per_update", "counters_accumulated": "per_update*K"},
     ),
+    Setting(
+        "warmup",
+        {"zh": "预热，默认设置", "en": "warm-up, defaults"},
+        {
+            "zh": "预热也是调度器：写成 4 次更新的预热，P 张卡上 4/P 次就结束。",
+            "en": "Warm-up is a scheduler too: written for 4 updates, it is over after 4 ÷ P of them.",
+        },
+        dict.fromkeys(("counters", "counters_accumulated"), "per_update*P"),
+    ),
+    Setting(
+        "ema",
+        {"zh": "EMA，只在 sync_gradients 时更新", "en": "EMA, updated where sync_gradients"},
+        {
+            "zh": "torch 的 AveragedModel，放在 if accelerator.sync_gradients 里：每次更新平均一次。",
+            "en": "torch’s AveragedModel under `if accelerator.sync_gradients`: one average an update.",
+        },
+        dict.fromkeys(("counters", "counters_accumulated"), "per_update"),
+    ),
+    Setting(
+        "ema_every_backward",
+        {"zh": "EMA，每个微批都更新", "en": "EMA, updated at every micro-batch"},
+        {
+            "zh": "少了这个判断，没有更新的微批也平均一次，一次更新里衰减 K 次。",
+            "en": "Without that condition micro-batches without an update are averaged as well: the decay is applied K "
+            "times an update.",
+        },
+        {"counters": "per_update", "counters_accumulated": "per_update*K"},
+    ),
 )
 PLANNED = 8
 """Updates that the learning rate is planned for: from 1 down to 0."""
+WARM = 4
+"""Updates that the warm-up is planned for."""
 
 
 def run(setting: str, scenario: Scenario, rank: int, world_size: int) -> Measurement | None:
@@ -110,7 +141,7 @@ def run(setting: str, scenario: Scenario, rank: int, world_size: int) -> Measure
 
 
 def counters(setting: str, scenario: Scenario) -> Counters:
-    """A linear decay beside the optimizer; what is counted is the scheduler inside accelerate's."""
+    """A loop with a learning rate and a moving average; what is counted is the object inside accelerate's wrappers."""
     split = setting == "scheduler_split_batches"
     accelerator = Accelerator(
         cpu=True,
@@ -119,20 +150,31 @@ def counters(setting: str, scenario: Scenario) -> Counters:
         dataloader_config=DataLoaderConfiguration(split_batches=split),
     )
     model = torch.nn.Linear(1, 1)
+    averaged = AveragedModel(model)
     sgd = torch.optim.SGD(model.parameters(), lr=1.0)
     rates: list[float] = []
     sgd.register_step_pre_hook(lambda optimizer, *_: rates.append(optimizer.param_groups[0]["lr"]))
-    decay = torch.optim.lr_scheduler.LinearLR(sgd, 1.0, 0.0, total_iters=PLANNED)
     samples = cast(Dataset[torch.Tensor], torch.zeros(scenario.total, 1))
     loader = DataLoader(samples, batch_size=accelerator.num_processes if split else 1)
-    prepared, optimizer, scheduler, batches = accelerator.prepare(model, sgd, decay, loader)
+    prepared, optimizer, scheduler, batches = accelerator.prepare(model, sgd, schedule(setting, sgd), loader)
     for batch in batches:
         with accelerator.accumulate(prepared):
             accelerator.backward(prepared(batch).sum())
             optimizer.step()
             scheduler.step()
             optimizer.zero_grad()
-    return Counters("scheduler", len(rates), scheduler.scheduler.last_epoch, rates)
+        if setting == "ema_every_backward" or accelerator.sync_gradients:
+            averaged.update_parameters(model)
+    if setting.startswith("ema"):
+        return Counters("ema", len(rates), int(averaged.n_averaged))
+    return Counters("warmup" if setting == "warmup" else "scheduler", len(rates), scheduler.scheduler.last_epoch, rates)
+
+
+def schedule(setting: str, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
+    """A linear decay, or a linear warm-up."""
+    if setting == "warmup":
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / WARM))
+    return torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=PLANNED)
 
 
 class Loop:

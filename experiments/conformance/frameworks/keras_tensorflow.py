@@ -67,13 +67,26 @@ SETTINGS = (
         },
     ),
     *_LOOPS,
+    Setting(
+        "accumulation",
+        {"zh": "gradient_accumulation_steps=2", "en": "gradient_accumulation_steps=2"},
+        {
+            "zh": "MirroredStrategy 之下不能用：第一个微步就以 RuntimeError（merge_call）结束。",
+            "en": "It cannot be used under MirroredStrategy: the first micro-step ends with a RuntimeError "
+            "(merge_call).",
+        },
+        {"B": "aborts"},
+        labels=keras_fit.LABELS,
+        tolerance=keras_fit.TOLERANCE,
+    ),
 )
 
 
 def run(setting: str, scenario: Scenario, rank: int, world_size: int) -> Measurement:
     if setting.startswith("loop_"):
         return loop(setting, scenario)
-    return keras_fit.measure(setting, scenario, tf.distribute.MirroredStrategy(DEVICES).scope, dealt)
+    way = "mask" if setting == "accumulation" else setting
+    return keras_fit.measure(way, scenario, tf.distribute.MirroredStrategy(DEVICES).scope, dealt)
 
 
 def dealt(arrays: Sequence[Any], batch: int) -> Any:

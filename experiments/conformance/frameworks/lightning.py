@@ -2,15 +2,20 @@
 
 import logging
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from lightning import Fabric, LightningModule, Trainer
 from lightning.fabric.strategies import DDPStrategy as FabricDDP
+from lightning.pytorch.callbacks import EMAWeightAveraging
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities import grad_norm
+from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor
+from torch.optim.lr_scheduler import LinearLR, LRScheduler
+from torch.utils.data import DataLoader, Dataset
 
-from samestep.experiments.conformance.adapter import Measurement, Setting, process_group
+from samestep.experiments.conformance.adapter import Counters, Measurement, Setting, process_group
 from samestep.experiments.conformance.frameworks.bigram_training import (
     MAX_NORM,
     Microbatch,
@@ -60,6 +65,25 @@ SETTINGS = (
         },
         MEAN,
     ),
+    Setting(
+        "scheduler",
+        {"zh": '调度器，interval="step"', "en": 'scheduler, interval="step"'},
+        {
+            "zh": 'interval="step" 数的是更新，不是微批：累积时调度器仍每次更新走一步。',
+            "en": 'With interval="step" it counts updates and not micro-batches: one step an update, also where they '
+            "accumulate.",
+        },
+        dict.fromkeys(("counters", "counters_accumulated"), "per_update"),
+    ),
+    Setting(
+        "ema",
+        {"zh": "EMAWeightAveraging 回调", "en": "the callback EMAWeightAveraging"},
+        {
+            "zh": "每次更新平均一次；没有更新的微批不算。",
+            "en": "One average an update; micro-batches without one are left out.",
+        },
+        dict.fromkeys(("counters", "counters_accumulated"), "per_update"),
+    ),
 )
 
 
@@ -67,6 +91,8 @@ def run(setting: str, scenario: Scenario, rank: int, world_size: int) -> Measure
     """Train the windows of the scenario as one epoch, and read the table."""
     process_group()
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    if scenario.kind is Kind.COUNTERS:
+        return counters(setting, scenario, world_size)
     windows = Windows(scenario)
     if setting == "fabric_mean":
         return windows.coefficients(-fabric(windows, rank, world_size))
@@ -91,6 +117,49 @@ def run(setting: str, scenario: Scenario, rank: int, world_size: int) -> Measure
         rule = "global_token_mean" if task.recipe else "microbatch_equal"
         return windows.clipping(rule, -task.table.weight, task.norm)
     return windows.coefficients(-task.table.weight)
+
+
+def counters(setting: str, scenario: Scenario, world_size: int) -> Counters:
+    """What the scheduler, or the moving average, counts in a run of the Trainer."""
+    task, average = Counted(), EMAWeightAveraging()
+    trainer = Trainer(
+        accelerator="cpu",
+        devices=world_size,
+        strategy=DDPStrategy(process_group_backend="gloo"),
+        max_epochs=1,
+        accumulate_grad_batches=scenario.accumulation,
+        callbacks=[average] if setting == "ema" else [],
+        use_distributed_sampler=False,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(task, DataLoader(cast(Dataset[Tensor], torch.zeros(len(scenario.counts[0]), 1)), batch_size=1))
+    if setting == "ema":
+        averaged = average._average_model  # it tells nobody how often it averaged
+        return Counters("ema", len(task.rates), int(averaged.n_averaged) if averaged else 0)
+    scheduler = cast(LRScheduler, task.lr_schedulers())
+    return Counters("scheduler", len(task.rates), scheduler.last_epoch, task.rates)
+
+
+class Counted(LightningModule):
+    """`rates`: the learning rate of every update."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+        self.rates: list[float] = []
+
+    def training_step(self, batch: Tensor, _: int) -> Tensor:
+        loss: Tensor = self.layer(batch).sum()
+        return loss
+
+    def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
+        sgd = torch.optim.SGD(self.parameters(), lr=1.0)
+        sgd.register_step_pre_hook(lambda optimizer, *_: self.rates.append(optimizer.param_groups[0]["lr"]))
+        decay = LinearLR(sgd, 1.0, 0.0, total_iters=8)
+        return {"optimizer": sgd, "lr_scheduler": {"scheduler": decay, "interval": "step"}}
 
 
 class Task(LightningModule):
