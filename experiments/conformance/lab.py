@@ -213,7 +213,10 @@ def _family(subject: Subject) -> Family | None:
 def _environment(subject: Subject, report: Report) -> dict[str, Json]:
     """Of a family, the Python that its environment has; all else is named with its rows."""
     family = _family(subject)
-    return {f"python of {family.id}": report.environment["python"]} if family and report.environment else {}
+    found = (
+        report.environment.get("python") if family else None
+    )  # not said where the last measurement ended its process
+    return {f"python of {family.id}": found} if family and found else {}
 
 
 def _watch_agrees(subject: Subject, report: Report, seen: Path) -> tuple[list[Control], list[NotMeasured]]:

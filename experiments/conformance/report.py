@@ -144,8 +144,8 @@ SURPRISES: dict[str, Surprise] = {
         "python {}",
         packages=_TRL,
         url="https://github.com/huggingface/trl/pull/6024",
-        fact="One process, windows of 16 and of 17 tokens: every token of both updates weighs 2/33 = 0.06061, and "
-        "should weigh 1/16 = 0.0625 and 1/17 = 0.05882.",
+        fact="One process, windows of 16 and of 17 tokens: every token of the first update weighs 2/33 = 0.06061 (in "
+        "1.5.0 1/33), and should weigh 1/16 = 0.0625. In the second update ratios are no longer 1.",
     ),
     "axolotl": Surprise(
         "Every model is treated as one that takes no num_items_in_batch: the global token mean is gone",

@@ -66,7 +66,6 @@ SETTINGS = (
             "en": "Under MirroredStrategy each replica takes its own mean first; these are averaged.",
         },
     ),
-    *_LOOPS,
     Setting(
         "accumulation",
         {"zh": "gradient_accumulation_steps=2", "en": "gradient_accumulation_steps=2"},
@@ -79,6 +78,7 @@ SETTINGS = (
         labels=keras_fit.LABELS,
         tolerance=keras_fit.TOLERANCE,
     ),
+    *_LOOPS,
 )
 
 
