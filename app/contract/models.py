@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from samestep.app.contract.errors import InputError
+from samestep.app.contract.tables import TableForm
 
 _LISTED_NAMES = 12
 
@@ -28,6 +29,9 @@ class Inputs(BaseModel):
 
     in_place: ClassVar[Mapping[str, type["Inputs"]]] = {}
     """Fields whose own fields may stand at the top of the body in their place."""
+
+    tables: ClassVar[tuple[TableForm, ...]] = ()
+    """Tables that make fields which are no plain lists or matrices."""
 
     @classmethod
     def laid_out(cls, body: dict[str, Any]) -> dict[str, Any]:

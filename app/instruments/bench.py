@@ -12,7 +12,7 @@ from samestep.app.contract.paths import Leaf
 from samestep.app.instruments import own_page, states
 from samestep.app.instruments.bodies import BODY, body_fields, written
 from samestep.app.instruments.comparison import Comparison
-from samestep.app.instruments.csv_tables import matrices
+from samestep.app.instruments.csv_tables import headers, matrices
 from samestep.app.instruments.own_page import Link
 from samestep.app.instruments.snippets import snippet
 from samestep.app.instruments.states import Shown, query_of
@@ -50,7 +50,8 @@ class Bench:
     """What the template `_bench.html` shows; `switch` is the address of the other form in the same state.
 
     `schemes` are those to choose from in the form of the whole body. `into` are the names of the fields that a table
-    without a header may fill. `query` is the state's own query string, None where it is too long for a link.
+    without a header may fill, `headers` those that a table may have. `query` is the state's own query string, None
+    where it is too long for a link.
     """
 
     general: bool
@@ -61,6 +62,7 @@ class Bench:
     query: str | None
     fields: Mapping[str, str]
     into: tuple[str, ...]
+    headers: tuple[str, ...]
     withheld: bool
     comparison: Comparison | None
     cases: tuple[tuple[str, list[Link]], ...]
@@ -81,6 +83,7 @@ def bench_of(shown: Shown) -> Bench:
         query=shown.query(),
         fields=shown.fields,
         into=tuple(field.name for field in matrices(calculator)),
+        headers=headers(calculator),
         withheld=shown.withheld,
         comparison=shown.comparison(),
         cases=tuple(own_page.links(shown.cases)) if shown.cases else (),

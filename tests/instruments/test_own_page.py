@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import re
 from collections.abc import Iterator
 from fractions import Fraction
 from html.parser import HTMLParser
@@ -324,6 +325,115 @@ def test_tables_of_other_calculators(client: TestClient) -> None:
     assert answer["norm_if_every_copy_counted"] == pytest.approx(math.sqrt(2 * 24**2 + 32**2))
     step = send(client, "/en/calculators/empty_step", "param,grad\n1,0\n-2,0\n", "a.csv", **{"body.lr": "0.1"})
     assert "body.param=1,-2&body.grad=0,0" in step.headers["location"]
+
+
+@pytest.mark.parametrize(
+    ("name", "table", "body"),
+    [
+        (
+            "metric_ledger",
+            "rank,batch,n,loss,tp,fp,fn\n2,1,1,4,0,0,1\n1,2,3,1/3,1,0,2\n1,1,2,0.5,2,1,0\n",
+            {
+                "cells": [
+                    [
+                        {"n": 2, "loss": "0.5", "tp": 2, "fp": 1, "fn": 0},
+                        {"n": 3, "loss": "1/3", "tp": 1, "fp": 0, "fn": 2},
+                    ],
+                    [{"n": 1, "loss": 4, "tp": 0, "fp": 0, "fn": 1}],
+                ]
+            },
+        ),
+        (
+            "metric_ledger",
+            "rank;n;correct\n0;2;1\n0;3;3\n",
+            {"cells": [[{"n": 2, "correct": 1}, {"n": 3, "correct": 3}]]},
+        ),
+        (
+            "batch_statistics",
+            "rank,microstep,tokens,assigned,probability\n0,0,4,4+0,0.75 0.25\n1,0,2,1+1,1/2+1/2\n",
+            {
+                "term": "load_balance",
+                "cells": [
+                    [{"tokens": 4, "assigned": [4, 0], "probability": ["0.75", "0.25"]}],
+                    [{"tokens": 2, "assigned": [1, 1], "probability": ["1/2", "1/2"]}],
+                ],
+            },
+        ),
+        (
+            "batch_statistics",
+            "rank,microstep,value\n0,0,1\n0,0,2\n1,1,5\n1,1,7\n",
+            {"term": "whiten", "values": [[[1, 2], []], [[], [5, 7]]]},
+        ),
+        (
+            "loss_terms",
+            "term,rank,count,sum,coefficient\nce,0,2,1,1\nce,1,4,3,1\nkl,0,1,1,0.1\nkl,1,1,5,0.1\n",
+            {
+                "terms": [
+                    {"name": "ce", "counts": [[2], [4]], "sums": [[1], [3]]},
+                    {"name": "kl", "coefficient": "0.1", "counts": [[1], [1]], "sums": [[1], [5]]},
+                ]
+            },
+        ),
+        (
+            "rl_weights",
+            "rank,microstep,length,group,reward\n0,0,10,0,1\n0,0,30,1,0\n0,1,5,0,0\n1,0,7,1,1\n",
+            {
+                "constant": 4,
+                "completions": [
+                    [
+                        [{"length": 10, "group": 0, "reward": 1}, {"length": 30, "group": 1, "reward": 0}],
+                        [{"length": 5, "group": 0, "reward": 0}],
+                    ],
+                    [[{"length": 7, "group": 1, "reward": 1}], []],
+                ],
+            },
+        ),
+        ("objective_weights", "rank,length\n0,4\n0,2\n1,8\n", {"constant": 4, "sequences": [[[4, 2]], [[8]]]}),
+        (
+            "pipeline_schedule",
+            "call,microbatch,part,count\n1,1,1+2,3\n1,2,2+-1,5\n2,1,0 1/3,1\n",
+            {"stages": 3, "parts": [[[1, 2], [2, -1]], [[0, "1/3"]]], "counts": [[3, 5], [1]]},
+        ),
+        (
+            "mesh_ledger",
+            "class,contribution\ndense,3\nexpert,1/3\n",
+            {"tp": 1, "contributions": {"dense": [3], "expert": ["1/3"]}},
+        ),
+        ("mesh_ledger", "class,square\ndense,72\nexpert,128\n", {"tp": 1, "squares": {"dense": 72, "expert": 128}}),
+    ],
+    ids=str,
+)
+def test_a_nested_field_comes_as_a_table_or_as_json(client: TestClient, name: str, table: str, body: Any) -> None:
+    others = {f"body.{field}": str(value) for field, value in body.items() if not isinstance(value, list | dict)}
+    found = send(client, f"/en/calculators/{name}", table, "a.csv", **others)
+    assert found.status_code == 303, Page(found.text).errors
+    shown = client.get(f"/api/{name}?" + urlsplit(found.headers["location"]).query).json()
+    posted = client.post(f"/api/{name}", json=body).json()
+    assert {field: shown[field] for field in posted} == posted
+    header = table.partition("\n")[0].replace(";", ",").split(",")
+    told = client.get(f"/en/calculators/{name}").text
+    assert any(set(header) <= set(one.split(",")) for one in re.findall(r"<code>([\w,]+)</code>", told))
+
+
+@pytest.mark.parametrize(
+    ("name", "table", "words"),
+    [
+        ("metric_ledger", "rank,batch,n\n0,0,2\n0,2,1\n", "rank 0, batch 1"),
+        ("metric_ledger", "rank,n,loss\n0,2,high\n", "line 2, column 3"),
+        ("metric_ledger", "rank,n,perplexity\n0,2,1\n", "known are columns of rank,n,batch"),
+        ("loss_terms", "term,rank,count,sum,coefficient\nce,0,2,1,1\nce,1,4,3,2\n", "several coefficients"),
+        ("pipeline_schedule", "call,part\n0,\n", "blank part in call 0"),
+        ("mesh_ledger", "class,square\ndense,1\ndense,2\n", "“dense” 2 times"),
+        ("rl_weights", "rank,length,group,group\n0,1,0,0\n", "known are columns of rank,length,group"),
+    ],
+)
+def test_a_table_for_a_nested_field_that_cannot_be_read_says_where(
+    client: TestClient, name: str, table: str, words: str
+) -> None:
+    found = send(client, f"/en/calculators/{name}", table, "a.csv")
+    assert found.status_code == 422
+    assert words in found.text
+    assert "file" in Page(found.text).errors
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from fractions import Fraction
 from itertools import chain
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import ConfigDict, Field, model_validator, with_config
@@ -12,6 +12,7 @@ from typing_extensions import TypedDict
 from samestep.app.calculators.batch_statistics.balancing import Routing
 from samestep.app.calculators.batch_statistics.channels import groups_of_a_shard
 from samestep.app.calculators.batch_statistics.groups import Ints, shape_of
+from samestep.app.calculators.batch_statistics.tables import TABLES
 from samestep.app.contract.arrays import floats, rectangle
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.fields import (
@@ -81,6 +82,8 @@ class Inputs(InputsBase):
     samples: RawMatrix = Field(default=[[1, 2, 3, 10], [0, 0, 4, 8]], examples=[[[1, 2, 3, 10], [0, 0, 4, 8]]])
     groups: Parts = 1
     shards: Shards = 2
+
+    tables: ClassVar = TABLES
 
     @model_validator(mode="after")
     def _fits(self) -> "Inputs":

@@ -20,7 +20,7 @@ after copy, rank after rank. All numbers are plain (the parameters' and gradient
 
 import math
 from fractions import Fraction
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -43,6 +43,7 @@ from samestep.app.calculators.clip_ownership.schemes import (
     SchemeResult,
     scheme_results,
 )
+from samestep.app.calculators.clip_ownership.tables import TABLES
 from samestep.app.contract import models
 from samestep.app.contract.arrays import Floats
 from samestep.app.contract.errors import InputError
@@ -94,6 +95,8 @@ class Inputs(models.Inputs):
     norm_type: NormType = 2.0
     eps: NonNegative = Fraction(0)
     lr: Real | None = None
+
+    tables: ClassVar = TABLES
 
 
 def _rank_or_none(value: object) -> int | None:

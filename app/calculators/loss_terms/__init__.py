@@ -12,7 +12,7 @@ elsewhere is `penalty`: P and K multiply what is added in every replica or micro
 """
 
 from fractions import Fraction
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field, model_validator
 
@@ -20,6 +20,7 @@ from samestep.app.calculators.loss_terms.answering import answered
 from samestep.app.calculators.loss_terms.inputs import Term, loss_of
 from samestep.app.calculators.loss_terms.recipes import RECIPES, RecipeName
 from samestep.app.calculators.loss_terms.results import Result, View
+from samestep.app.calculators.loss_terms.tables import TABLES
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.fields import JSON, OptionalRankRows, OrBlank, RankRows, Real
 from samestep.app.contract.models import Inputs as InputsBase, Query as QueryBase, chosen
@@ -48,6 +49,8 @@ class Inputs(InputsBase):
         examples=[[{"name": "main", "counts": [[8], [8]], "sums": [[16], [24]]}]],
     )
     mixed: Annotated[list[Mixed], JSON] = Field(default=[], max_length=MAX_TERMS)
+
+    tables: ClassVar = TABLES
 
     @model_validator(mode="after")
     def _fits(self) -> "Inputs":

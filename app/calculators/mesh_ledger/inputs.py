@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from samestep.app.calculators.mesh_ledger.mesh import CLASSES, LossName, Mesh
+from samestep.app.calculators.mesh_ledger.tables import TABLES
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.fields import JSON, Flag, NonNegative, Real, numbers, whole_number, whole_numbers
 from samestep.app.contract.limits import MAX_RANKS
@@ -113,6 +114,8 @@ class Inputs(_OnMesh):
     )
     squares: Annotated[Squares, JSON] | None = Field(default=None, examples=[{"dense": 16, "norm": 9}])
     labels: Labels = Field(default=None, examples=[[3, 5]])
+
+    tables: ClassVar = TABLES
 
     @model_validator(mode="after")
     def _fits(self) -> "Inputs":

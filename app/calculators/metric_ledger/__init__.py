@@ -22,11 +22,22 @@ perplexities are float64.
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from samestep.app.calculators.metric_ledger.batches import ACCURACY, F1, LOSSES, MAX_COUNT, Batches, Cell, Level, read
+from samestep.app.calculators.metric_ledger.batches import (
+    ACCURACY,
+    F1,
+    LOSSES,
+    MAX_COUNT,
+    TABLE_COLUMNS,
+    Batches,
+    Cell,
+    Level,
+    cells_of_table,
+    read,
+)
 from samestep.app.calculators.metric_ledger.means import (
     Empty,
     Entries,
@@ -54,6 +65,7 @@ from samestep.app.contract.fields import JSON, OptionalRankRows, whole_rows
 from samestep.app.contract.limits import MAX_RANKS
 from samestep.app.contract.models import Inputs as InputsBase, Query as QueryBase, chosen
 from samestep.app.contract.numbers import as_json, exact, finite_or_name
+from samestep.app.contract.tables import TableForm
 from samestep.app.mathematics.window import as_float, as_text
 
 SHOWN_RANKS = 32
@@ -71,6 +83,8 @@ class Inputs(InputsBase):
     )
     empty: Empty = "undefined"
     optimised: LossScheme = "token_mean"
+
+    tables: ClassVar = (TableForm(columns=("rank", "n"), optional=TABLE_COLUMNS, read=cells_of_table),)
 
 
 _FIELDS = {

@@ -21,6 +21,7 @@ from samestep.app.contract.errors import InputError
 from samestep.app.contract.fields import RawNumber
 from samestep.app.contract.limits import MAX_CELLS, MAX_EXACT_CELLS
 from samestep.app.contract.numbers import as_float, bounded, exact, whole
+from samestep.app.contract.tables import Columns, in_rows
 from samestep.app.mathematics.ragged import place
 from samestep.app.mathematics.window import Numbers, Window, total
 
@@ -29,6 +30,8 @@ COUNTS = ("n", "correct", "tp", "fp", "fn", "repeated_n", "repeated_correct")
 LOSSES = ("loss", "repeated_loss")
 ACCURACY = ("correct", "repeated_correct")
 F1 = ("tp", "fp", "fn")
+
+TABLE_COLUMNS = ("batch", "microstep", "loss", *COUNTS[1:], "repeated_loss")
 
 _count = bounded(whole, low=0, high=MAX_COUNT)
 
@@ -120,6 +123,18 @@ class Batches:
     def ranks_of(self, level: Level) -> Level:
         """The same of every rank: (P,)."""
         return Level(self.by_rank(level.sums), self.by_rank(level.mass))
+
+
+def cells_of_table(columns: Columns) -> dict[str, Any]:
+    """The cells of a table with one line a batch; batches keep the file's order where no column numbers them."""
+    rows = in_rows(columns, place="batch" if "batch" in columns else "microstep")
+    names = list(rows)
+    return {
+        "cells": [
+            [dict(zip(names, cell, strict=True)) for cell in zip(*(rows[name][r] for name in names), strict=True)]
+            for r in range(len(rows["n"]))
+        ]
+    }
 
 
 def read(cells: Sequence[Sequence[Cell]]) -> Batches:

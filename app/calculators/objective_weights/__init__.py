@@ -23,7 +23,7 @@ Shapes: whole numbers of tokens; weights are float64, with exact fractions up to
 
 from fractions import Fraction
 from itertools import product
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import Field
 
@@ -43,6 +43,7 @@ from samestep.app.contract import models
 from samestep.app.contract.fields import whole_number
 from samestep.app.contract.limits import MAX_LISTED_CELLS
 from samestep.app.contract.numbers import fraction_text
+from samestep.app.contract.tables import TableForm, in_cells
 
 MAX_EXACT_SEQUENCES = 256
 """Up to this many sequences all schemes carry exact fractions."""
@@ -81,6 +82,16 @@ class Inputs(models.Inputs):
     sequences: Sequences = Field(examples=[[[[4, 2]], [[8]]]])
     other: OptionalSequences = Field(default=None, examples=[[[[4]], [[2, 8]]]])
     constant: Constant = 1
+
+    tables: ClassVar = (
+        TableForm(
+            columns=("rank", "length"),
+            optional=("microstep",),
+            read=lambda columns: {
+                "sequences": [[[line["length"] for line in cell] for cell in row] for row in in_cells(columns)]
+            },
+        ),
+    )
 
 
 class Query(Inputs, models.Query):

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from pydantic import Field, model_validator
 
+from samestep.app.calculators.pipeline_schedule.tables import TABLES
 from samestep.app.calculators.pipeline_schedule.timing import ScheduleName
 from samestep.app.calculators.pipeline_schedule.weights import SchemeName
 from samestep.app.contract.arrays import Written, floats
@@ -57,6 +58,8 @@ class Inputs(InputsBase):
     stages: Stages = 2
     schedule: ScheduleName = "gpipe"
     tied: Annotated[Tied, JSON] | None = Field(default=None, examples=[{"first": 3, "last": -4}])
+
+    tables: ClassVar = TABLES
 
 
 class Query(QueryBase):

@@ -14,7 +14,7 @@ whose pull requests 5366 and 5417 changed the norm mode.
 
 from fractions import Fraction
 from math import gcd
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -41,6 +41,7 @@ from samestep.app.contract import models
 from samestep.app.contract.fields import NonNegative, OrBlank, Positive, whole_number
 from samestep.app.contract.limits import MAX_CELLS, MAX_LISTED_CELLS
 from samestep.app.contract.numbers import fraction_text
+from samestep.app.contract.tables import TableForm, in_cells
 from samestep.app.mathematics.window import exact_sum
 
 MAX_ROWS = 256
@@ -62,6 +63,14 @@ class Inputs(models.Inputs):
     generations: Annotated[Generations | None, OrBlank] = None
     scale_rewards: Scaling = "group"
     eps: NonNegative = Field(default=Fraction(1, 10_000), examples=["0.0001"])
+
+    tables: ClassVar = (
+        TableForm(
+            columns=("rank", "length", "group"),
+            optional=("microstep", "reward"),
+            read=lambda columns: {"completions": in_cells(columns)},
+        ),
+    )
 
 
 class Query(models.Query):
