@@ -204,6 +204,40 @@ def test_the_noise_scale_is_the_batch_at_which_noise_equals_signal() -> None:
     assert (silent["noise_scale"], silent["noise_scale_tokens"], silent["reason"]) == (None, None, "zero_reference")
 
 
+@pytest.mark.parametrize(("batch", "base"), [(1, 16), (4, 2), (10, 2), (1_000, 3)])
+def test_the_rate_by_the_noise_scale_lowers_a_quadratic_loss_most(batch: int, base: int) -> None:
+    """E L after a step of rate η is L - η·g² + H·η²·(g² + Var)/2; H is such that `lr` is best at `base`."""
+    got = view(batch_sizes=f"{batch},{base}", lr="0.003", lr_batch=str(base), rho="0.3")
+    signal = got["target"] ** 2
+    noise = {one["batch"]: one["estimates"]["mean_of_means"]["variance"] for one in got["batches"]}
+    curvature = signal / (signal + noise[base]) / 0.003
+
+    def lowered(rate: float) -> float:
+        return float(rate * signal - curvature * rate**2 * (signal + noise[batch]) / 2)
+
+    rates = got["batches"][0]["rates"]
+    best = rates["noise_scale"]
+    assert max((lowered(best * k / 100), k) for k in range(1, 300))[1] == 100
+    assert min(rates["linear"], 0.003) <= best <= max(rates["linear"], 0.003)
+    assert got["batches"][1]["rates"] == pytest.approx(dict.fromkeys(rates, 0.003), rel=1e-12)
+
+
+def test_the_square_root_rule_keeps_the_variance_of_a_step_and_the_linear_one_the_way_of_single_updates() -> None:
+    got = view(batch_sizes="1,4,16,64", lr="0.001", lr_batch="4")
+    steps = [one["rates"]["square_root"] ** 2 * one["estimates"]["mean_of_means"]["variance"] for one in got["batches"]]
+    assert steps == pytest.approx([steps[0]] * 4, rel=1e-12)
+    ways = [one["rates"]["linear"] * one["updates"] for one in got["batches"]]
+    assert ways == pytest.approx([ways[0]] * 4, rel=1e-12)
+
+
+def test_without_noise_the_rate_stays_and_without_a_signal_there_is_no_rule() -> None:
+    quiet = view(sigma="0", slope="0", lr="0.5", batch_sizes="1,64")
+    assert [one["rates"]["noise_scale"] for one in quiet["batches"]] == [0.5, 0.5]
+    silent = view(mean="0", slope="0", batch_sizes="1,64")
+    assert [one["rates"]["noise_scale"] for one in silent["batches"]] == [None, None]
+    assert silent["reason"] == "zero_reference"
+
+
 def test_the_default_state_shows_two_objectives_and_a_bias_that_overtakes_the_noise() -> None:
     got = view()
     assert got["objectives"]["per_sequence"] == 1
@@ -234,6 +268,8 @@ def test_the_default_state_shows_two_objectives_and_a_bias_that_overtakes_the_no
         ({"batch_sizes": "0"}, "batch_sizes"),
         ({"batch_sizes": ",".join(map(str, range(1, 66)))}, "batch_sizes"),
         ({"tokens": "0"}, "tokens"),
+        ({"lr": "0"}, "lr"),
+        ({"lr_batch": "0"}, "lr_batch"),
         ({"objective": "per_batch"}, "objective"),
     ],
 )
@@ -298,11 +334,18 @@ def any_body(source: random.Random) -> Body:
         "batch_sizes": source.choice([[1, 2, 3, 50], [2, 5_000], [2, 1_000_000]]),
         "sigma": source.choice([0, 4]),
         "objective": source.choice(["per_sequence", "per_token"]),
+        "lr": source.choice(["0.001", 2]),
+        "lr_batch": source.choice([1, 48]),
     }
 
 
 PROGRAM = Program(
-    prints=["objectives.per_token", "noise_scale", "batches.1.estimates.over_actual_count.expectation"],
+    prints=[
+        "objectives.per_token",
+        "noise_scale",
+        "batches.1.estimates.over_actual_count.expectation",
+        "batches.1.rates.noise_scale",
+    ],
     planted=("[16, 64, 256]", "[16, 65, 256]"),
     bodies=any_body,
 )

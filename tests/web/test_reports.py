@@ -1,7 +1,7 @@
 """Public reports: the words of each find the page that answers it, and a state of an instrument gives its number.
 
 Each row holds what somebody types (`en: …`, `zh: …`), what has to be among the first five hits (the beginning of its
-address), and states with a field and its value; R32 has no instrument, so that only its words are tried.
+address), and states with a field and its value.
 """
 
 import json
@@ -36,6 +36,7 @@ SHORT = "rl_weights?lengths=20%2B380&groups=0%2B1"
 GROUPS = "local_updates?targets=1,2,3,4&curvatures=&samples=&inner_lr=1&local_steps=1&rounds=1&scheme="
 UNEVEN = "local_updates?targets=1,-1&curvatures=&samples=100,300&inner_lr=1&local_steps=1&rounds=1"
 MESHES = "clip_ownership?gradients=3,3,3,3,3,3,3,3;4,4,4,4,4,4,4,4&loss_scale=1&max_norm=1"
+VARIABLE = "batch_noise?batch_sizes=10,4&lr=0.001&lr_batch=2"
 REWARDS = (
     "rl_weights?lengths=5%2B5%2B5;5%2B5%2B5&groups=0%2B1%2B2;0%2B1%2B2&rewards=1%2B0%2B1;0%2B0%2B1"
     "&generations=2&scale_rewards=none"
@@ -314,8 +315,13 @@ REPORTS = {
     ),
     "R32": Report(
         ("en: scale learning rate with batch size, linear or square root", "zh: 学习率 批次大小 线性缩放 平方根"),
-        "batch-noise#sec-scale",
-        (),
+        ("batch-noise#sec-scale", "start#schedule"),
+        (
+            (VARIABLE, "batches.0.rates.linear", 5e-3),
+            (VARIABLE, "batches.1.rates.linear", 2e-3),
+            (VARIABLE, "batches.0.rates.square_root", 2.23606797749979e-3),
+            (VARIABLE, "batches.1.rates.square_root", 1.4142135623730951e-3),
+        ),
     ),
     "R34": Report(
         ("en: sum of losses instead of mean, gradient grows with tokens", "zh: 损失求和 梯度随 token 数变大"),

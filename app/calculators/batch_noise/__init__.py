@@ -28,6 +28,15 @@ bias ≈ -Cov(L·(μ - g_t), L) / (B·(E L)²), variance ≈ Var(S - g_t·L) / (
 `noise_scale` is B·Var/g², the number of sequences at which noise and signal are equal, B_simple of McCandlish, Kaplan,
 Amodei et al., "An Empirical Model of Large-Batch Training" (arXiv:1812.06162); the ratio estimate is in any text on
 survey sampling.
+
+A rate η that was right at B₀ sequences goes over to B by one of three rules:
+
+    linear        η·B/B₀                             Goyal et al., arXiv:1706.02677
+    square_root   η·√(B/B₀)                          keeps the variance η²·Var of a step
+    noise_scale   η·(1 + B_n/B₀) / (1 + B_n/B)       the step that lowers a quadratic loss most, B_n the noise scale
+
+The first two are what DeepSpeed 0.19.8 has for a variable batch size (`scale_lr`); the last is the first for small
+batches, and stands still for large ones.
 """
 
 import math
@@ -40,7 +49,7 @@ from pydantic import Field
 from samestep.app.calculators.batch_noise.population import Population, TokenModel
 from samestep.app.contract import models
 from samestep.app.contract.errors import InputError
-from samestep.app.contract.fields import NonNegative, Real, number, numbers, whole_numbers
+from samestep.app.contract.fields import NonNegative, Positive, Real, number, numbers, whole_number, whole_numbers
 from samestep.app.contract.limits import MAX_EXACT_CELLS
 
 MAX_LENGTHS = MAX_EXACT_CELLS
@@ -58,13 +67,15 @@ Numbers = Annotated[tuple[Fraction, ...] | None, numbers().optional()]
 Lengths = Annotated[tuple[int, ...], whole_numbers(1, MAX_LENGTH)]
 Share = Annotated[Fraction, number(low=0, high=1)]
 AtLeastOne = Annotated[Fraction, number(low=1)]
+BatchSize = Annotated[int, whole_number(1, MAX_BATCH)]
 
 
 class Inputs(models.Inputs):
     """The population, the model of a token's gradient, and the batches to compare.
 
     `counts` are the shares of the lengths, up to a factor (all alike if not given); `means` one mean gradient a length,
-    in place of `mean` and `slope`. `tokens` is the budget at which batches are compared.
+    in place of `mean` and `slope`. `tokens` is the budget at which batches are compared; `lr` the learning rate that is
+    right at `lr_batch` sequences.
     """
 
     lengths: Lengths = Field(examples=[[16, 64, 256]])
@@ -77,6 +88,8 @@ class Inputs(models.Inputs):
     batch_sizes: Lengths = Field(default="1,4,16,64,256", validate_default=True)
     objective: Objective = "per_sequence"
     tokens: AtLeastOne = Fraction(1_000_000)
+    lr: Positive = Fraction(1, 1000)
+    lr_batch: BatchSize = 16
 
 
 class Query(Inputs, models.Query):
@@ -113,6 +126,14 @@ class Estimate(models.Result):
     sd_over_budget: float
 
 
+class Rates(models.Result):
+    """The learning rate at one batch size by three rules; `noise_scale` is null where there is no noise scale."""
+
+    linear: float
+    square_root: float
+    noise_scale: float | None
+
+
 class Batch(models.Result):
     """One batch size: B sequences, the tokens that one update consumes, the updates that the token budget pays for."""
 
@@ -122,6 +143,7 @@ class Batch(models.Result):
     updates: float
     estimates: dict[EstimateName, Estimate]
     method: Literal["exact", "first_order"]
+    rates: Rates
 
 
 class Result(models.Result):
@@ -142,7 +164,7 @@ class Result(models.Result):
     batches: list[Batch]
 
     def tables(self) -> list[models.Table]:
-        """One row a batch size and estimate, then one a length."""
+        """One row a batch size and estimate, then one a length, then the learning rates of each batch size."""
         header = ("batch", "tokens_mean", "tokens_sd", "updates", "method", "estimate", *Estimate.model_fields)
         rows = [
             (b.batch, b.tokens_mean, b.tokens_sd, b.updates, b.method, name, *(value for _, value in estimate))
@@ -153,6 +175,10 @@ class Result(models.Result):
         return [
             models.Table(header=header, rows=rows),
             models.Table(header=tuple(LengthRow.model_fields), rows=lengths),
+            models.Table(
+                header=("batch", *Rates.model_fields),
+                rows=[(b.batch, *(value for _, value in b.rates)) for b in self.batches],
+            ),
         ]
 
 
@@ -203,11 +229,23 @@ def _result(inputs: Inputs, population: Population) -> Result:
         noise_scale_tokens=None if scale is None else scale * population.mean_length,
         reason=None if target else "zero_reference",
         lengths=_lengths(population, inputs.lengths),
-        batches=[_batch(population, batch, target, float(inputs.tokens), exactly) for batch in inputs.batch_sizes],
+        batches=[
+            _batch(population, batch, target, float(inputs.tokens), exactly, _rates(inputs, batch, scale))
+            for batch in inputs.batch_sizes
+        ],
     )
 
 
-def _batch(population: Population, batch: int, target: float, budget: float, exactly: bool) -> Batch:
+def _rates(inputs: Inputs, batch: int, scale: float | None) -> Rates:
+    lr, growth = float(inputs.lr), batch / inputs.lr_batch
+    return Rates(
+        linear=lr * growth,
+        square_root=lr * math.sqrt(growth),
+        noise_scale=None if scale is None else lr * (1 + scale / inputs.lr_batch) / (1 + scale / batch),
+    )
+
+
+def _batch(population: Population, batch: int, target: float, budget: float, exactly: bool, rates: Rates) -> Batch:
     tokens = batch * population.mean_length
     updates = budget / tokens
     moments: dict[EstimateName, tuple[float, float]] = {
@@ -222,6 +260,7 @@ def _batch(population: Population, batch: int, target: float, budget: float, exa
         updates=updates,
         estimates={name: _estimate(*moment, target, updates) for name, moment in moments.items()},
         method="exact" if exactly else "first_order",
+        rates=rates,
     )
 
 
