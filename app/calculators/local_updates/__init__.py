@@ -6,7 +6,7 @@ in each of R `rounds`; its weight is w_r = samples_r/Σ samples. From the shared
     synchronous           θ ← θ - η·Σ w_r·∇_r(θ) in every step     the right one
     synchronous_uniform   the same with 1/P for w_r
     local_mean            θ ← Σ e_r/P                 federated averaging without counts
-    local_weighted        θ ← Σ w_r·e_r               FedAvg (McMahan et al., arXiv 1602.05629, algorithm 1)
+    local_weighted        θ ← Σ w_r·e_r               FedAvg, as Flower 00cd859 aggregates (`aggregate.py`)
     outer                 Δ = θ - Σ e_r/P;  b ← μ·b + Δ;  θ ← θ - α·(Δ + μ·b), without Nesterov θ ← θ - α·b
     outer_weighted        the same with w_r for 1/P    (DiLoCo, Douillard et al., arXiv 2311.08105, algorithm 1)
     outer_momentum_reset  outer_weighted with b ← Δ in every round: a buffer that is not kept
