@@ -58,15 +58,33 @@ REAL = [
 ]
 
 
+WINDOW = [[1.0, 2.0, 4.0], [3.0, 6.0, 12.0], [5.0, 10.0, 20.0], [7.0, 14.0, 28.0]]
+
+
 @pytest.fixture(scope="module")
-def real() -> Iterator[list[list[dict[str, Any]]]]:
-    """For each case what every rank of FSDP2 held and called, one launch for all."""
+def launched() -> Iterator[dict[str, Any]]:
+    """What FSDP2 did on four processes, one launch for all."""
+    options = {"cases": cast(Json, REAL), "window": cast(Json, WINDOW)}
     with workplace() as folder:
-        launch(Job(["tests.calculators.gloo_fsdp"], 4, options={"cases": cast(Json, REAL)}), folder)
-        answers: list[list[dict[str, Any]]] = json.loads((folder / "gloo_fsdp" / "result.json").read_text("utf-8"))[
-            "answers"
-        ]
-        yield answers
+        launch(Job(["tests.calculators.gloo_fsdp"], 4, options=options), folder)
+        yield json.loads((folder / "gloo_fsdp" / "result.json").read_text("utf-8"))
+
+
+@pytest.fixture(scope="module")
+def real(launched: dict[str, Any]) -> list[list[dict[str, Any]]]:
+    """For each case what every rank of FSDP2 held and called."""
+    answers: list[list[dict[str, Any]]] = launched["answers"]
+    return answers
+
+
+def test_hybrid_sharding_reduces_in_groups_and_between_them_as_no_sync_timeline_says(launched: dict[str, Any]) -> None:
+    said = Asked("no_sync_timeline").answer(
+        gradients=WINDOW, wrapper="hsdp", replica_groups=2, parameters=[4, 6], dtype="float32"
+    )["schemes"]
+    for program, ranks in launched["programs"].items():
+        told = [event for event in said[program]["events"] if event["kind"] == "backward"]
+        for rank, found in enumerate(ranks):
+            assert found == [[event["grad"][rank], event["collectives"]] for event in told], program
 
 
 def as_measured(moment: dict[str, Any]) -> dict[str, Any]:

@@ -91,6 +91,7 @@ def test_losses_and_accuracies_are_means_of_lists_of_items(cells: Cells) -> None
         if of is losses_of:
             expected["mean_of_rank_batch_means"] = mean([mean([mean(batch) for batch in rank]) for rank in batches])
             expected["sum_of_rank_means"] = len(cells) * expected[rankwise]
+            expected["sum_of_batch_means"] = sum(mean(batch) for rank in batches for batch in rank)
             expected["rank_zero"] = mean(joined(batches[0]))
         for name, value in expected.items():
             assert Fraction(got[name]["value_exact"]) == value
@@ -152,7 +153,7 @@ def test_a_mean_of_perplexities_is_never_below_the_perplexity_and_differs_for_un
     assert got["mean_of_batch_perplexities"]["matches_reference"] is False
     assert got["mean_of_batch_perplexities"]["ratio_to_reference"] > 1
     alike = schemes([[{"n": 4, "loss": "1/3"}], [{"n": 1, "loss": "1/3"}]])
-    assert all(scheme["matches_reference"] for name, scheme in alike.items() if name != "sum_of_rank_means")
+    assert all(scheme["matches_reference"] for name, scheme in alike.items() if not name.startswith("sum_of_"))
 
 
 # --- empty batches and ranks
@@ -171,6 +172,7 @@ HOLE: Cells = [[{"n": 2, "loss": 1, "correct": 1}, {"n": 0}], [{"n": 0}], [{"n":
                 "mean_of_rank_means": "5/2",
                 "mean_of_rank_batch_means": "5/2",
                 "sum_of_rank_means": "5",
+                "sum_of_batch_means": "5",
                 "accuracy_mean_of_batches": "3/4",
             },
         ),
@@ -181,6 +183,7 @@ HOLE: Cells = [[{"n": 2, "loss": 1, "correct": 1}, {"n": 0}], [{"n": 0}], [{"n":
                 "mean_of_rank_means": "5/3",
                 "mean_of_rank_batch_means": "3/2",
                 "sum_of_rank_means": "5",
+                "sum_of_batch_means": "5",
                 "accuracy_mean_of_batches": "3/8",
             },
         ),
@@ -195,6 +198,7 @@ def test_an_empty_batch_is_undefined_left_out_or_zero_and_pooling_does_not_mind(
         "mean_of_rank_means",
         "mean_of_rank_batch_means",
         "sum_of_rank_means",
+        "sum_of_batch_means",
         "accuracy_mean_of_batches",
     ):
         assert (got[name]["value_exact"], got[name]["reason"]) == (

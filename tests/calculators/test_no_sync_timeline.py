@@ -132,6 +132,30 @@ def test_a_parameter_without_gradient_stops_ddp_unless_it_looks_for_it(unused: s
     assert looked["schemes"]["last_synchronised"]["collectives"] == len(looked["buckets"]) + 1  # and the map of uses
 
 
+@pytest.mark.parametrize(("ranks", "groups"), [(2, 2), (4, 2), (4, 4), (6, 3), (4, 1)])
+def test_hybrid_sharding_is_right_if_what_groups_gathered_meets(ranks: int, groups: int) -> None:
+    source = random.Random(ranks * 10 + groups)
+    rows = [[source.randint(-9, 9) for _ in range(3)] for _ in range(ranks)]
+    got = answer(gradients=rows, wrapper="hsdp", replica_groups=groups, parameters=[7, 5])
+    window = torch.tensor(rows, dtype=torch.float64)
+    of_groups = window.view(groups, -1, 3).mean(1).repeat_interleave(ranks // groups, 0)
+    scatters, mean = int(groups < ranks), float(window.sum(1).mean())
+    for name in RIGHT["fsdp2"]:
+        assert got["schemes"][name]["final"] == pytest.approx([mean] * ranks, abs=1e-12), name
+    last = got["schemes"]["last_synchronised"]
+    assert [event["collectives"] for event in backwards(last)] == [2 * scatters, 2 * scatters, 2 + 2 * scatters]
+    shard = sum(-(-size // (ranks // groups)) for size in (7, 5))
+    assert last["elements_reduced"] == 3 * 12 * scatters + shard
+    assert got["schemes"]["never"]["left_behind"] == pytest.approx(of_groups.sum(1).tolist(), abs=1e-12)
+    apart = got["schemes"]["added_after_all_reduce"]["final"]
+    assert apart == pytest.approx((of_groups[:, :2].sum(1) + window[:, 2].mean()).tolist(), abs=1e-12)
+
+
+def test_without_hybrid_sharding_nothing_is_added_after_an_all_reduce() -> None:
+    assert all("added_after_all_reduce" not in answer(wrapper=wrapper)["schemes"] for wrapper in ("ddp", "fsdp2"))
+    assert view_refusal(scheme="added_after_all_reduce").field == "scheme"
+
+
 def test_a_program_of_ones_own_is_run_beside_the_named_ones() -> None:
     own = {"name": "mine", "forward": [False, True, False], "backward": [False, True, False]}
     got = answer(programs=[own])["schemes"]["mine"]
@@ -149,6 +173,10 @@ def test_a_program_of_ones_own_is_run_beside_the_named_ones() -> None:
         ({"wrapper": "fsdp2", "unused": "one_rank"}, "unused"),
         ({"wrapper": "fsdp2", "bucket_cap_mb": 25}, "bucket_cap_mb"),
         ({"wrapper": "fsdp2", "find_unused_parameters": True}, "find_unused_parameters"),
+        ({"wrapper": "hsdp", "unused": "one_rank"}, "unused"),
+        ({"wrapper": "hsdp", "replica_groups": 3}, "replica_groups"),
+        ({"wrapper": "hsdp", "gradients": [[1], [2], [3]]}, "replica_groups"),
+        ({"wrapper": "fsdp2", "replica_groups": 2}, "replica_groups"),
         ({"parameters": [0]}, "parameters"),
         ({"bucket_cap_mb": 0}, "bucket_cap_mb"),
         ({"programs": [{"name": "a", "forward": [True], "backward": [True]}]}, "programs"),
@@ -164,9 +192,11 @@ def test_a_single_rank_is_refused_at_the_panel_too() -> None:
 
 
 def any_body(draw: random.Random) -> Body:
-    ranks, microsteps = draw.randint(2, 4), draw.randint(1, 5)
+    wrapper = draw.choice(["ddp", "fsdp2", "hsdp"])
+    ranks, microsteps = 4 if wrapper == "hsdp" else draw.randint(2, 4), draw.randint(1, 5)
     rows = [[draw.choice([draw.randint(-9, 9), "1/3", 0.5]) for _ in range(microsteps)] for _ in range(ranks)]
-    return {"gradients": rows, "wrapper": draw.choice(["ddp", "fsdp2"])}
+    groups = {"replica_groups": draw.choice([None, 1, 4])} if wrapper == "hsdp" else {}
+    return {"gradients": rows, "wrapper": wrapper, **groups}
 
 
 PROGRAM = Program(

@@ -33,10 +33,13 @@ PERPLEXITY = "metric_ledger?counts=2;1&losses=0;2.302585092994046"
 DAPO = "rl_weights?lengths=10%2B10;100%2B300&groups=0%2B0;1%2B1&scheme=trl_dapo"
 FEW = "rl_weights?lengths=10%2B1000&groups=0%2B1"
 SHORT = "rl_weights?lengths=20%2B380&groups=0%2B1"
-GROUPS = "local_updates?targets=1,2,3,4&curvatures=&samples=&inner_lr=1&local_steps=1&rounds=1&scheme="
+HYBRID = "no_sync_timeline?gradients=1,0;2,0;3,0;4,0&wrapper=hsdp&replica_groups=4&scheme=added_after_all_reduce"
+WIPED = "pipeline_schedule?parts={}&stages=2&tied=&scheme=wiped_between_microbatches"
 UNEVEN = "local_updates?targets=1,-1&curvatures=&samples=100,300&inner_lr=1&local_steps=1&rounds=1"
 MESHES = "clip_ownership?gradients=3,3,3,3,3,3,3,3;4,4,4,4,4,4,4,4&loss_scale=1&max_norm=1"
 VARIABLE = "batch_noise?batch_sizes=10,4&lr=0.001&lr_batch=2"
+ON_MESH = "mesh_ledger?dp=8&tp=1&ep=8&squares=72,0,0,128&scheme=expert_right"
+LOGGED = "metric_ledger?counts=1,1,1,1&losses=0.5,0.5,0.5,0.5&scheme=sum_of_batch_means"
 REWARDS = (
     "rl_weights?lengths=5%2B5%2B5;5%2B5%2B5&groups=0%2B1%2B2;0%2B1%2B2&rewards=1%2B0%2B1;0%2B0%2B1"
     "&generations=2&scale_rewards=none"
@@ -80,14 +83,24 @@ REPORTS = {
         ),
     ),
     "R5": Report(
-        ("en: gradients wiped between microbatches, only the last microbatch trains", "zh: 只有最后一个微批在训练"),
-        "start#loss-scaled",
+        (
+            "en: gradients wiped between microbatches, only the last microbatch trains",
+            "zh: 只有最后一个微批在训练",
+            "en: FSDP CPU offload gradient accumulation outside no_sync",
+            "zh: FSDP CPU 卸载 梯度累积",
+        ),
+        ("start#loss-scaled", "fsdp-lifecycle"),
         (
             (
                 "ratio_fingerprint?P=1&K=4&counts=100,100,100,100&part_gradients=1,2;2,-1;3,1;4,0&observed_gradient=1,0",
                 "causes.0.code",
                 "dropped_microbatch",
             ),
+            (WIPED.format("1,2,3,4"), "reference.grad.0", 2.5),
+            (WIPED.format("1,2,3,4"), "current.grad.0", 1),
+            (WIPED.format("2,-1,1,0"), "reference.grad.0", 0.5),
+            (WIPED.format("2,-1,1,0"), "current.grad.0", 0),
+            (WIPED.format("1,2,3,4"), "current.weights_exact.0", ["0", "0", "0", "1/4"]),
         ),
     ),
     "R6": Report(
@@ -271,8 +284,12 @@ REPORTS = {
             "zh: HSDP 梯度累积",
             "en: set_requires_all_reduce",
         ),
-        ("start#local-updates", "local-updates"),
-        ((GROUPS + "local_mean", "current.final", 2.5), (GROUPS + "local_mean", "shown.0.replicas.3.1", 4)),
+        ("start#accumulation", "collectives#sec-timeline"),
+        (
+            (HYBRID, "reference", 2.5),
+            (HYBRID, "schemes.last_synchronised.final", [2.5] * 4),
+            (HYBRID, "current.final", [1, 2, 3, 4]),
+        ),
     ),
     "R29": Report(
         ("en: EMA updated in every microstep", "zh: EMA 梯度累积"),
@@ -359,7 +376,12 @@ REPORTS = {
     "R38": Report(
         ("en: clip_grad_norm, gradients of experts on two meshes", "zh: 梯度裁剪 专家 两个网格"),
         "start#norm-layout",
-        ((MESHES, "global_norm", 200**0.5), (MESHES, "local_norms.0", 72**0.5)),
+        (
+            (MESHES, "global_norm", 200**0.5),
+            (MESHES, "local_norms.0", 72**0.5),
+            (ON_MESH, "norms.right", 200**0.5),
+            (ON_MESH, "norms.experts_left_out", 72**0.5),
+        ),
     ),
     "R39": Report(
         ("en: logged gradient norm is a multiple, the update is right", "zh: 日志里的梯度范数是几倍，更新是对的"),
@@ -370,6 +392,9 @@ REPORTS = {
                 "causes.0.factor",
                 "K",
             ),
+            (LOGGED, "current.value", 2),
+            (LOGGED, "current.over_optimised", 4),
+            (LOGGED, "schemes.token_mean.over_optimised", 1),
         ),
     ),
     "R41": Report(

@@ -12,7 +12,7 @@ are those of the data set however it is split. All others see m in place of n (F
     mean_of_batch_means        every batch alike           accuracy_mean_of_batches, f1_mean_of_batches
     mean_of_rank_means         every rank alike            accuracy_mean_of_ranks, f1_mean_of_ranks
     mean_of_rank_batch_means   every batch of a rank alike, then every rank
-    sum_of_rank_means, rank_zero
+    sum_of_rank_means, sum_of_batch_means (a log that adds up and never divides), rank_zero
     perplexity_of_batch_mean, perplexity_of_rank_mean      exp of those means
     mean_of_batch_perplexities, mean_of_rank_perplexities  the exponential taken first
     token_weighted_perplexity  Σ m·e^ℓ / Σ m over batches
@@ -215,6 +215,7 @@ def _losses(batches: Batches, empty: Empty) -> dict[SchemeName, Outcome]:
         "mean_of_rank_means": Entries.of(of_ranks).averaged(empty),
         "mean_of_rank_batch_means": of_ranks_own_batches(batches, of_batches, empty),
         "sum_of_rank_means": Entries.of(of_ranks).added(empty),
+        "sum_of_batch_means": Entries.of(of_batches).added(empty),
         "rank_zero": first(of_ranks, empty),
     }
 

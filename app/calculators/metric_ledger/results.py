@@ -13,6 +13,7 @@ LossScheme = Literal[
     "mean_of_rank_means",
     "mean_of_rank_batch_means",
     "sum_of_rank_means",
+    "sum_of_batch_means",
     "rank_zero",
 ]
 PerplexityScheme = Literal[

@@ -7,7 +7,8 @@ it should be). What the window means is the mean over the ranks of the ranks' su
 
 A program says in which order forwards and backwards run, and in which of them gradient synchronisation is on (see
 `programs`); DDP looks at the forward, FSDP2 at the backward (see `wrappers`; measured on torch 2.13 by the experiment
-of the same name). A parameter without a gradient is another matter: with `unused` on one rank, DDP's other ranks wait
+of the same name), and so does hybrid sharding, where the switch is that of the all-reduce between its groups. A
+parameter without a gradient is another matter: with `unused` on one rank, DDP's other ranks wait
 for a bucket that never gets full; everywhere, nothing is reduced and the next forward raises; with
 `find_unused_parameters` both work, at one more all-reduce a reduction. FSDP2's answer to it is not modelled.
 """
@@ -18,18 +19,34 @@ from typing import Annotated, Literal, get_args
 from pydantic import Field, model_validator
 
 from samestep.app.calculators.no_sync_timeline.programs import Order, Program, ProgramName, named
-from samestep.app.calculators.no_sync_timeline.wrappers import DDP, FSDP2, Replicas, agree, buckets
+from samestep.app.calculators.no_sync_timeline.results import (
+    EventResult,
+    Outcome,
+    Result,
+    SchemeResult as SchemeResult,
+    View,
+    Wrapper,
+)
+from samestep.app.calculators.no_sync_timeline.wrappers import DDP, FSDP2, HSDP, AddedAfter, Replicas, agree, buckets
 from samestep.app.contract import models
 from samestep.app.contract.errors import InputError
-from samestep.app.contract.fields import JSON, Flag, OrBlank, Positive, RankRows, Real, at_most, whole_numbers
+from samestep.app.contract.fields import (
+    JSON,
+    Flag,
+    OrBlank,
+    Positive,
+    RankRows,
+    Real,
+    at_most,
+    whole_number,
+    whole_numbers,
+)
 from samestep.app.contract.forms import Form
 from samestep.app.contract.limits import MAX_EXACT_CELLS, MAX_RANKS
 from samestep.app.contract.numbers import fraction_text
 from samestep.app.mathematics.element_size import BYTES, Dtype
 
-Wrapper = Literal["ddp", "fsdp2"]
 Unused = Literal["nowhere", "one_rank", "everywhere"]
-Outcome = Literal["steps", "waits", "raises"]
 
 _STUCK: dict[Unused, Outcome] = {"nowhere": "steps", "one_rank": "waits", "everywhere": "raises"}
 """What becomes of a reduction when a parameter has no gradient there, and nobody looks for it."""
@@ -40,6 +57,7 @@ MAX_TENSORS = 10_000
 Gradients = Annotated[list[list[Real]], at_most(MAX_EXACT_CELLS), Form("matrix")]
 Sizes = Annotated[tuple[int, ...], whole_numbers(1, MAX_PARAMETERS)]
 Cap = Annotated[Positive | None, OrBlank]
+Groups = Annotated[Annotated[int, whole_number(1, MAX_RANKS)] | None, OrBlank]
 
 
 _EXAMPLE = [[Fraction(cell) for cell in row] for row in ((1, 2, 4), (3, 6, 12))]
@@ -58,6 +76,7 @@ class _Wrapped(models.Inputs):
     """How the model is wrapped: what a body and the panel have in common."""
 
     wrapper: Wrapper = "ddp"
+    replica_groups: Groups = None
     parameters: Sizes = Field(default=(300_000,) * 4, examples=[[300_000, 300_000, 300_000, 300_000]])
     dtype: Dtype = "float32"
     bucket_cap_mb: Cap = None
@@ -69,6 +88,7 @@ class Inputs(_Wrapped):
     """The gradients of a window, rows ranks and columns microsteps, and how the model is wrapped.
 
     `parameters` are the sizes of the tensors in the order of definition; under FSDP2 each is a group of its own.
+    `replica_groups` are the groups of neighbouring ranks that hold the same shards under hybrid sharding, 2 by default.
     `unused` says on which ranks one of them has no gradient; `programs` are compared beside the named ones.
     """
 
@@ -95,9 +115,20 @@ class Inputs(_Wrapped):
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise InputError(f"“{twice}” is there twice", f"“{twice}”出现了两次", field="programs", code="given_twice")
-        if self.wrapper == "fsdp2":
+        if self.wrapper != "ddp":
             self._of_ddp_only()
+        if self.wrapper != "hsdp" and self.replica_groups is not None:
+            en, zh = "belong to hybrid sharding (hsdp)", "只用于混合分片（hsdp）"
+            raise InputError(en, zh, field="replica_groups", code="exclusive")
+        if self.wrapper == "hsdp" and len(self.gradients) % self.groups:
+            ranks = len(self.gradients)
+            en, zh = f"must divide the {ranks} ranks", f"应整除 rank 数 {ranks}"
+            raise InputError(en, zh, field="replica_groups", code="multiple_of")
         return self
+
+    @property
+    def groups(self) -> int:
+        return 2 if self.replica_groups is None else self.replica_groups
 
     def _of_ddp_only(self) -> None:
         given = {
@@ -127,89 +158,6 @@ class Query(_Wrapped, models.Query):
         )
 
 
-class EventResult(models.Result):
-    """A forward or a backward of the program, microsteps counted from 0.
-
-    `communicates` says whether gradients are reduced in it, `collectives` in how many calls. `grad` is what `.grad`
-    holds on every rank afterwards (null: still None), `waiting` what FSDP2 holds beside it.
-    """
-
-    kind: Literal["forward", "backward"]
-    microsteps: list[int]
-    sync: bool
-    communicates: bool
-    collectives: int
-    grad: list[float | None]
-    waiting: list[float]
-
-
-class SchemeResult(models.Result):
-    """One program. `final` is `.grad` when the optimizer steps, `left_behind` what goes over into the next window.
-
-    `outcome` is `waits` where ranks wait for one that never comes, `raises` where the next forward does; nothing is
-    stepped with then, and the numbers are null (`not_reached`). `.grad` is None where nothing was ever reduced under
-    FSDP2 (`not_reduced`). `ratio_to_reference` is null too where the ranks hold different numbers or g* is 0.
-    """
-
-    defined: bool
-    reason: models.Reason | None
-    outcome: Outcome
-    events: list[EventResult]
-    final: list[float | None]
-    final_exact: list[str | None]
-    left_behind: list[float]
-    replicas_agree: bool
-    matches_reference: bool
-    ratio_to_reference: float | None
-    reductions: int
-    collectives: int
-    elements_reduced: int
-
-
-class Result(models.Result):
-    """All programs side by side. `buckets` are the elements of each collective, in order; DDP's first backward has a
-    single bucket (`first_buckets`), unless it looks for unused parameters."""
-
-    reference: float
-    reference_exact: str
-    buckets: list[int]
-    first_buckets: list[int]
-    bytes_per_reduction: int
-    schemes: dict[str, SchemeResult]
-
-    def tables(self) -> list[models.Table]:
-        """One row a program, then one for every event of each."""
-        names = ("outcome", "replicas_agree", "matches_reference", "reductions", "collectives", "elements_reduced")
-        programs = [
-            (name, _listed(scheme.final), *(getattr(scheme, one) for one in names))
-            for name, scheme in self.schemes.items()
-        ]
-        happened = [
-            (name, number, event.kind, _listed(event.microsteps), event.sync, event.collectives, _listed(event.grad))
-            for name, scheme in self.schemes.items()
-            for number, event in enumerate(scheme.events)
-        ]
-        header = ("scheme", "event", "kind", "microsteps", "sync", "collectives", "grad")
-        return [
-            models.Table(header=("scheme", "final", *names), rows=programs),
-            models.Table(header=header, rows=happened),
-        ]
-
-
-class View(Result):
-    """What the panel shows: one program, beside the reference."""
-
-    selected: str
-    current: SchemeResult
-    wrapper: Wrapper
-    ranks: int
-    microsteps: int
-
-
-def _listed(values: list[float | None] | list[int]) -> str:
-    return " ".join("None" if value is None else repr(value) for value in values)
-
-
 def compute(inputs: Inputs) -> Result:
     """Every program on the same gradients, exactly."""
     gradients = inputs.gradients
@@ -221,47 +169,59 @@ def compute(inputs: Inputs) -> Result:
         first = filled if inputs.find_unused_parameters else [sum(filled)]
     programs = {str(name): program for name, program in named(inputs.microsteps).items()}
     programs |= {own.name: Program(tuple(own.forward), tuple(own.backward), own.order) for own in inputs.programs}
+    schemes = {name: _run(program, _wrapped(inputs), reference, filled, inputs) for name, program in programs.items()}
+    if inputs.wrapper == "hsdp":
+        apart = AddedAfter(len(gradients), inputs.groups)
+        last = named(inputs.microsteps)["last_synchronised"]
+        schemes["added_after_all_reduce"] = _run(last, apart, reference, filled, inputs)
     return Result(
         reference=float(reference),
         reference_exact=fraction_text(reference),
         buckets=filled,
         first_buckets=first,
         bytes_per_reduction=sum(filled) * BYTES[inputs.dtype],
-        schemes={name: _run(program, gradients, reference, filled, inputs) for name, program in programs.items()},
+        schemes=schemes,
     )
 
 
-def _run(
-    program: Program, gradients: list[list[Fraction]], reference: Fraction, filled: list[int], inputs: Inputs
-) -> SchemeResult:
-    ranks = len(gradients)
-    replicas: Replicas = DDP(ranks) if inputs.wrapper == "ddp" else FSDP2(ranks)
+def _wrapped(inputs: Inputs) -> Replicas:
+    ranks = len(inputs.gradients)
+    if inputs.wrapper == "hsdp":
+        return HSDP(ranks, inputs.groups)
+    return DDP(ranks) if inputs.wrapper == "ddp" else FSDP2(ranks)
+
+
+def _run(program: Program, replicas: Replicas, reference: Fraction, filled: list[int], inputs: Inputs) -> SchemeResult:
+    gradients = inputs.gradients
     calls = len(filled) + inputs.find_unused_parameters
     events: list[EventResult] = []
     outcome: Outcome = "steps"
+    elements, of_a_shard = 0, sum(-(-size // replicas.shards) for size in filled)
     for event in program.events():
-        reduced = False
+        rounds = 0
         if event.kind == "forward":
             replicas.forward(event)
         else:
             own = [sum((row[k] for k in event.microsteps), start=Fraction(0)) for row in gradients]
-            reduced = replicas.backward(event, own)
-            if reduced and not inputs.find_unused_parameters:
+            rounds = replicas.backward(event, own)
+            if rounds and not inputs.find_unused_parameters:
                 outcome = _STUCK[inputs.unused]
         if outcome != "steps":
             break
+        scatters = rounds > 0 and replicas.shards > 1
+        elements += scatters * sum(filled) + (rounds - scatters) * of_a_shard
         events.append(
             EventResult(
                 kind=event.kind,
                 microsteps=list(event.microsteps),
                 sync=event.sync,
-                communicates=reduced,
-                collectives=calls if reduced else 0,
+                communicates=rounds > 0,
+                collectives=calls * rounds,
                 grad=list(map(_number, replicas.grad)),
                 waiting=list(map(float, replicas.waiting)),
             )
         )
-    return _judged(events, outcome, replicas, reference, sum(filled))
+    return _judged(events, outcome, replicas, reference, elements)
 
 
 def _judged(
@@ -290,7 +250,7 @@ def _judged(
         ratio_to_reference=None if ratio is None else float(ratio),
         reductions=reductions,
         collectives=sum(event.collectives for event in events),
-        elements_reduced=reductions * elements,
+        elements_reduced=elements,
     )
 
 

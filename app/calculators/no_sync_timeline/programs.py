@@ -1,6 +1,7 @@
 """In which order a window's forwards and backwards run, and in which of them gradient synchronisation is switched on.
 
-DDP switches it off by running inside `no_sync()`, FSDP2 by `set_requires_gradient_sync(False)`.
+DDP switches it off by running inside `no_sync()`, FSDP2 by `set_requires_gradient_sync(False)`; in hybrid sharding
+`set_requires_all_reduce` switches the part between the groups.
 """
 
 from collections.abc import Iterator
@@ -20,7 +21,9 @@ ProgramName = Literal[
     "last_left_out",
     "forwards_first",
     "one_backward",
+    "added_after_all_reduce",
 ]
+"""The last is no program but another reduction: see `wrappers.AddedAfter`."""
 
 
 class Event(NamedTuple):
