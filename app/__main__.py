@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SettingsError as error:
         print(f"samestep: {error}", file=sys.stderr)
         return 1
-    settings = replace(given, root_path=options.root_path.rstrip("/"), reload=options.reload)
+    settings = replace(given, root_path=options.root_path.rstrip("/"), reload=options.reload, ahead=not options.reload)
     settings.to_environment()
     try:
         listening = _listen(options.host, options.port)

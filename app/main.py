@@ -1,13 +1,18 @@
 """The application: pages, calculators' doors, finished answers in front, and what is said when something is wrong."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from samestep.app import __version__
 from samestep.app.settings import Settings
+from samestep.app.web.ahead import make_ahead
 from samestep.app.web.bodies import Bodies
 from samestep.app.web.endpoints import add_api_routes
 from samestep.app.web.offload import Offload
@@ -27,9 +32,12 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        watch = asyncio.create_task(site.watch_evidence())
+        beside = [asyncio.create_task(site.watch_evidence())]
+        if settings.ahead:
+            beside.append(asyncio.create_task(make_ahead(app, site.book)))
         yield
-        watch.cancel()
+        for task in beside:
+            task.cancel()
         offload.close()
 
     app = FastAPI(
@@ -39,6 +47,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         "whole body, one parameter a field: `body.FIELD=VALUE`, where VALUE is JSON, a number, a word or rows such as "
         "`2,3;8,0`; `scheme` names the scheme shown.",
         servers=[{"url": settings.root_path}] if settings.root_path else None,
+        openapi_url=None,  # below, finished and compressed like every page
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
@@ -47,6 +56,12 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     doors = add_api_routes(app, offload, bodies, site.version)
     app.router.routes.extend(evidence_routes(site.evidence))
     layout = Layout(site)
+
+    def described(request: Request) -> Response:
+        text = json.dumps(app.openapi(), ensure_ascii=False, separators=(",", ":"))
+        return layout.kept(request, site.finished(text, "application/json"))
+
+    app.router.routes.append(Route("/openapi.json", layout.beside(described)))
     app.router.routes.extend(page_routes(layout, offload, bodies))
     health = {"status": "ok", "version": __version__}
     app.add_api_route("/healthz", lambda: health, methods=["GET", "HEAD"], include_in_schema=False)

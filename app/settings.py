@@ -22,6 +22,8 @@ class Settings:
     """Scheme and host that absolute addresses begin with, such as https://example.org; empty: those of the request."""
     discuss_url: str = ""
     """Where a section is discussed or corrected, with {lang}, {slug} and {section}; empty: nowhere."""
+    ahead: bool = False
+    """Whether pages are made as soon as the server listens, before anybody asks, and kept for its next start."""
 
     def __post_init__(self) -> None:
         if self.base_url and not _BASE_URL.fullmatch(self.base_url):
@@ -36,6 +38,7 @@ class Settings:
         return cls(
             root_path=os.environ.get("SAMESTEP_ROOT_PATH", ""),
             reload=os.environ.get("SAMESTEP_RELOAD") == "1",
+            ahead=os.environ.get("SAMESTEP_AHEAD") == "1",
             base_url=os.environ.get("SAMESTEP_BASE_URL", "").rstrip("/"),
             discuss_url=os.environ.get("SAMESTEP_DISCUSS_URL", ""),
         )
@@ -43,6 +46,7 @@ class Settings:
     def to_environment(self) -> None:
         os.environ["SAMESTEP_ROOT_PATH"] = self.root_path
         os.environ["SAMESTEP_RELOAD"] = "1" if self.reload else "0"
+        os.environ["SAMESTEP_AHEAD"] = "1" if self.ahead else "0"
         os.environ["SAMESTEP_BASE_URL"] = self.base_url
         os.environ["SAMESTEP_DISCUSS_URL"] = self.discuss_url
 

@@ -24,7 +24,7 @@ from functools import lru_cache
 from itertools import takewhile
 from math import log
 from threading import Lock
-from typing import Literal
+from typing import Any, Literal
 
 import snowballstemmer
 from markupsafe import Markup
@@ -110,9 +110,7 @@ class SearchIndex:
         self._texts = tuple(_tidy(section.text) for section in given)
         self._folded = tuple(_fold(text) for text in self._texts)
         self._stems: dict[str, str] = {}
-        self._lock = Lock()
-        self._connection = sqlite3.connect(":memory:", check_same_thread=False)
-        weakref.finalize(self, self._connection.close)
+        self._open()
         _create_table(self._connection)
         with self._connection:
             self._connection.executemany(
@@ -123,6 +121,23 @@ class SearchIndex:
         self._synonyms = self._known_synonyms(synonyms)
         phrases = sorted(self._synonyms, key=len, reverse=True)
         self._phrase = re.compile("|".join(map(_whole, phrases)) or "(?!)")
+
+    def _open(self) -> None:
+        self._lock = Lock()
+        self._connection = sqlite3.connect(":memory:", check_same_thread=False)
+        weakref.finalize(self, self._connection.close)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle: the tables as SQLite would write them into a file."""
+        state = dict(vars(self), _connection=self._connection.serialize())
+        del state["_lock"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        tables = state.pop("_connection")
+        vars(self).update(state)
+        self._open()
+        self._connection.deserialize(tables)
 
     def search(self, query: str, lang: Lang, limit: int = 30) -> list[Hit]:
         """The best sections of both languages, best first, at most `limit`; any text is a valid query."""

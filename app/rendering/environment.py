@@ -15,7 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import BytecodeCache, Environment, FileSystemLoader, StrictUndefined
+from jinja2.bccache import Bucket
 from jinja2.runtime import Context, Macro
 from markupsafe import Markup, escape
 
@@ -24,6 +25,7 @@ from samestep.app.contract.limits import LONGEST_ADDRESS
 from samestep.app.contract.numbers import fraction_text, replica_name
 from samestep.app.contract.paths import Leaf, NoSuchStepError, reason_at, value_at
 from samestep.app.contract.rows import ROW_BREAKS, VALUE_BREAKS
+from samestep.app.paths import Kept
 from samestep.app.rendering import scales
 
 MINUS = "\N{MINUS SIGN}"
@@ -64,10 +66,26 @@ class _Environment(Environment):
     context_class = _Context
 
 
-def environment(templates: Path, asset_url: Callable[[str], str], root_path: str = "") -> Environment:
+class _KeptTemplates(BytecodeCache):
+    """Compiled templates; Jinja itself sees to it that they were compiled from the same source."""
+
+    def __init__(self, kept: Kept) -> None:
+        self._kept = kept
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        if (compiled := self._kept.read(bucket.key)) is not None:
+            bucket.bytecode_from_string(compiled)
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        self._kept.write(bucket.key, bucket.bytecode_to_string())
+
+
+def environment(
+    templates: Path, asset_url: Callable[[str], str], root_path: str = "", kept: Kept | None = None
+) -> Environment:
     """The environment that every page and fragment is rendered in; every context needs `lang`.
 
-    `asset_url` gives the address of a file under `static`, root path included.
+    `asset_url` gives the address of a file under `static`, root path included; `kept` has templates compiled before.
     """
     jinja = _Environment(
         loader=FileSystemLoader(templates),
@@ -77,6 +95,7 @@ def environment(templates: Path, asset_url: Callable[[str], str], root_path: str
         lstrip_blocks=True,
         auto_reload=False,
         cache_size=-1,
+        bytecode_cache=_KeptTemplates(kept) if kept else None,
     )
     root = root_path.rstrip("/")
     jinja.globals.update(

@@ -3,10 +3,13 @@ them for ever, and relative imports between modules keep working."""
 
 import hashlib
 import mimetypes
+import pickle
 from collections.abc import Mapping
 from pathlib import Path
 
+from samestep.app.paths import Kept
 from samestep.app.rendering import style_sheets
+from samestep.app.web.compression import compressed
 from samestep.app.web.ready import Ready, security_headers
 
 _FOREVER = (b"cache-control", b"public, max-age=31536000, immutable")
@@ -23,25 +26,39 @@ class Assets:
         digest = hashlib.sha256()
         for name in sorted(self._files):
             digest.update(name.encode() + b"\0" + self._files[name] + b"\0")
-        self._base = f"/s/{digest.hexdigest()[:12]}/"
+        self.base = f"/s/{digest.hexdigest()[:12]}/"
         self._root = root_path.rstrip("/")
 
     def url(self, name: str) -> str:
         """The address of a file; KeyError for one that is not there."""
         if name not in self._files:
             raise KeyError(f"no static file “{name}”")
-        return self._root + self._base + name
+        return self._root + self.base + name
 
-    def responses(self) -> dict[str, Ready]:
-        """Path (without the root path) → the finished answer."""
-        return {self._base + name: self._ready(name, body) for name, body in self._files.items()}
+    def responses(self, kept: Kept) -> dict[str, Ready]:
+        """Path (without the root path) → the finished answer. `kept` has what was compressed before."""
+        packed = self._packed(kept)
+        return {self.base + name: _ready(name, body, packed.get(name)) for name, body in self._files.items()}
 
-    def _ready(self, name: str, body: bytes) -> Ready:
-        kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
-        kind = "text/javascript" if name.endswith(".js") else kind
-        charset = "; charset=utf-8" if kind.startswith("text/") else ""
-        headers = [_FOREVER, *security_headers()]
-        return Ready(body, kind + charset, headers, compress=kind.startswith(_COMPRESSED), quality=11)
+    def _packed(self, kept: Kept) -> dict[str, bytes]:
+        """The files that are worth it, as small as brotli makes them, which takes half a second."""
+        if (before := kept.read(self.base)) is not None:
+            return pickle.loads(before)  # type: ignore[no-any-return]
+        texts = {name: body for name, body in self._files.items() if _kind(name).startswith(_COMPRESSED)}
+        packed = {name: compressed(body, "br", quality=11) for name, body in texts.items()}
+        kept.write(self.base, pickle.dumps(packed))
+        return packed
+
+
+def _ready(name: str, body: bytes, packed: bytes | None) -> Ready:
+    kind = _kind(name)
+    charset = "; charset=utf-8" if kind.startswith("text/") else ""
+    return Ready(body, kind + charset, [_FOREVER, *security_headers()], compress=packed is not None, packed=packed)
+
+
+def _kind(name: str) -> str:
+    guessed = mimetypes.guess_type(name)[0] or "application/octet-stream"
+    return "text/javascript" if name.endswith(".js") else guessed
 
 
 def _bundled(files: dict[str, bytes]) -> dict[str, bytes]:

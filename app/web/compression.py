@@ -34,3 +34,9 @@ def compressed(body: bytes, coding: Coding, *, quick: bool = False, quality: int
         packed: bytes = brotli.compress(body, quality=quality or level)
         return packed
     return gzip.compress(body, level, mtime=0)
+
+
+def decompressed(packed: bytes) -> bytes:
+    """The body that brotli has compressed."""
+    body: bytes = brotli.decompress(packed)
+    return body

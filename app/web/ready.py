@@ -1,13 +1,18 @@
 """Answers that are finished before they are asked for: bytes, headers, their compressed twins and their ETag."""
 
 import hashlib
+import pickle
 from collections.abc import Iterable, Mapping
 
+from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from samestep.app.web.compression import Coding, accepted, compressed
+from samestep.app.web.compression import Coding, accepted, compressed, decompressed
 
 Headers = list[tuple[bytes, bytes]]
+
+_QUALITY = 5
+"""Of brotli, for pages that are made while somebody waits."""
 
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; style-src-attr 'unsafe-inline'; img-src 'self' data:; "
@@ -66,7 +71,7 @@ def state_tag(version: bytes, kind: bytes, scope: Scope) -> bytes:
 
 
 class Ready:
-    """One finished answer to GET and HEAD, plain and compressed: with brotli at once, with gzip when asked for."""
+    """One finished answer to GET and HEAD: compressed with brotli at once, plain or with gzip when asked for so."""
 
     def __init__(
         self,
@@ -75,28 +80,51 @@ class Ready:
         headers: Iterable[tuple[bytes, bytes]],
         *,
         compress: bool = True,
-        quality: int = 5,
+        packed: bytes | None = None,
     ) -> None:
-        self._body = body
+        """`packed` is the body as brotli has compressed it before."""
         self._tag = hashlib.sha256(body).hexdigest()[:20]
-        self._headers = [(b"content-type", content_type.encode()), *headers]
+        self._content_type = content_type
+        self._given = list(headers)
+        self._variants: dict[Coding | None, _Variant] = {}
         self._compress = compress
-        if compress:
-            self._headers.append((b"vary", b"accept-encoding"))
-        self._variants: dict[Coding | None, _Variant] = {None: self._variant(None)}
-        if compress:
-            self._variants["br"] = self._variant("br", quality)
+        self._packed = (packed or compressed(body, "br", quality=_QUALITY)) if compress else body
+        self._variants[self._first] = self._variant(self._first)
 
-    def _variant(self, coding: Coding | None, quality: int | None = None) -> "_Variant":
-        if coding is None:
-            return _Variant(self._body, f'"{self._tag}"'.encode(), self._headers, None)
-        body = compressed(self._body, coding, quality=quality)
-        return _Variant(body, f'"{self._tag}-{coding}"'.encode(), self._headers, coding.encode())
+    @classmethod
+    def kept(cls, entry: bytes, headers: Iterable[tuple[bytes, bytes]]) -> "Ready":
+        """What was an `entry` before."""
+        ready = cls.__new__(cls)
+        ready._content_type, ready._tag, ready._compress, ready._packed = pickle.loads(entry)
+        ready._given = list(headers)
+        ready._variants = {}
+        ready._variants[ready._first] = ready._variant(ready._first)
+        return ready
+
+    def entry(self) -> bytes:
+        """All of it but the headers, to be kept."""
+        return pickle.dumps((self._content_type, self._tag, self._compress, self._packed))
+
+    @property
+    def _first(self) -> Coding | None:
+        """How it is held: the other ways are made of it."""
+        return "br" if self._compress else None
+
+    def _variant(self, coding: Coding | None) -> "_Variant":
+        headers = [(b"content-type", self._content_type.encode()), *self._given]
+        if self._compress:
+            headers.append((b"vary", b"accept-encoding"))
+        tag = f'"{self._tag}-{coding}"' if coding else f'"{self._tag}"'
+        body = self._packed
+        if coding != self._first:
+            body = decompressed(self._packed)
+            body = compressed(body, coding) if coding else body
+        return _Variant(body, tag.encode(), headers, coding.encode() if coding else None)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         coding = coding_for(scope) if self._compress else None
         if coding not in self._variants:
-            self._variants[coding] = self._variant(coding)
+            self._variants[coding] = await run_in_threadpool(self._variant, coding)
         await self._variants[coding].send(scope, send)
 
 

@@ -3,35 +3,41 @@
 import asyncio
 import hashlib
 import logging
-from collections.abc import Mapping
+import pickle
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from jinja2 import Environment
 
 from samestep.app.book.chapters import Book, load_book
+from samestep.app.book.compiled import content_digest
 from samestep.app.book.markdown.highlight import stylesheet
 from samestep.app.book.markdown.pieces import BookError
 from samestep.app.book.search import SearchIndex
 from samestep.app.evidence.bags import Library
 from samestep.app.instruments.panels import Panels
-from samestep.app.paths import APP, cache_folder, folder
+from samestep.app.paths import Kept, cache_folder, code_digest, digest_of, folder
 from samestep.app.rendering.environment import environment
 from samestep.app.settings import Settings
 from samestep.app.web import fonts
 from samestep.app.web.assets import Assets
-from samestep.app.web.ready import Ready, security_headers
+from samestep.app.web.finished import EvidenceState, Finished, page_headers
+from samestep.app.web.ready import Ready
 from samestep.app.web.search_entries import search_index
 
 log = logging.getLogger("samestep")
 
 _EVIDENCE_SECONDS = 1.0
-_HTML = "text/html; charset=utf-8"
+HTML = "text/html; charset=utf-8"
 
 
 @dataclass
 class Site:
-    """One server's state. `ready` maps a path to its finished answer; `version` names the running code."""
+    """One server's state. `ready` maps a path to its finished answer; `version` names the running code.
+
+    `made_of` names all that pages depend on beside the evidence; empty where they are not kept for the next start.
+    """
 
     settings: Settings
     assets: Assets
@@ -42,31 +48,44 @@ class Site:
     book: Book
     search: SearchIndex
     ready: dict[str, Ready] = field(default_factory=dict)
+    made_of: str = ""
+    pages: Finished = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.pages = self._pages(EvidenceState.of(self.evidence))
+
+    def _pages(self, state: EvidenceState) -> Finished:
+        kept = Kept(cache_folder() / "pages", self.made_of, str(state.bags)) if self.made_of else None
+        return Finished(self.ready, self.evidence, state, kept)
 
     @classmethod
     def build(cls, settings: Settings) -> "Site":
         """Read and check everything; BookError when a chapter is broken."""
         root = settings.root_path.rstrip("/")
         assets = Assets(folder("static"), _made_assets(), root)
-        jinja = environment(folder("templates"), assets.url, root)
+        templates, content, cache = folder("templates"), folder("content"), cache_folder()
+        jinja = environment(templates, assets.url, root, Kept(cache / "templates"))
         jinja.auto_reload = settings.reload
         book = load_book(
             link=lambda path: root + path,
             discuss=settings.discuss if settings.discuss_url else None,
-            cache=None if settings.reload else cache_folder() / "chapters",
+            cache=None if settings.reload else cache / "chapters",
         )
-        panels, library = Panels(jinja, root), Library(folder("content") / "evidence")
+        panels, library = Panels(jinja, root), Library(content / "evidence")
+        version = digest_of(templates, (file for file in templates.rglob("*") if file.is_file()))
+        made_of = f"{version} {content_digest(content)} {settings}"
         site = cls(
             settings=settings,
             assets=assets,
             jinja=jinja,
             panels=panels,
             evidence=library,
-            version=_version(),
+            version=hashlib.sha256((code_digest() + version).encode()).hexdigest()[:16],
             book=book,
-            search=search_index(book, panels, library, folder("content")),
+            search=_search(lambda: search_index(book, panels, library, content), library, made_of),
+            made_of=f"{made_of} {assets.base}" if settings.ahead else "",
         )
-        site.ready.update(assets.responses())
+        site.ready.update(assets.responses(Kept(cache / "static")))
         return site
 
     def url(self, path: str) -> str:
@@ -87,24 +106,22 @@ class Site:
 
     async def watch_evidence(self) -> None:
         """Drop the finished pages when a file of the evidence changes, so that damage shows within moments."""
-        known = await asyncio.to_thread(self._evidence_state)
         while True:
             await asyncio.sleep(_EVIDENCE_SECONDS)
             try:
-                state = await asyncio.to_thread(self._evidence_state)
+                await asyncio.to_thread(self._look_at_evidence)
             except OSError as error:  # it is being replaced, or the disk fails: look again
                 log.warning("evidence cannot be read: %s", error)
-                continue
-            if state != known:
-                known = state
-                await asyncio.to_thread(self._read_book_again)
-                for path in [path for path in self.ready if not path.startswith("/s/")]:
-                    self.ready.pop(path, None)
 
-    def _evidence_state(self) -> tuple[int, tuple[tuple[str, str], ...]]:
-        """Also how often it changed: pages may have been made between two looks."""
-        bags = tuple((bag.name, bag.etag) for bag in self.evidence.bags())
-        return self.evidence.changes, bags
+    def _look_at_evidence(self) -> None:
+        state = EvidenceState.of(self.evidence)
+        if state == self.pages.state:
+            self.pages.settle()
+            return
+        self.pages = self._pages(state)
+        self._read_book_again()
+        for path in [path for path in self.ready if not path.startswith("/s/")]:
+            self.ready.pop(path, None)
 
     def _read_book_again(self) -> None:
         """Chapters quote the evidence: what was damaged when they were read may be whole now."""
@@ -118,16 +135,28 @@ class Site:
     def render(self, template: str, context: Mapping[str, Any]) -> str:
         return self.jinja.get_template(template).render(context)
 
-    def keep(self, path: str, html: str) -> Ready:
-        """A finished page; served from now on without asking again, unless an author is at work."""
-        ready = self.finished(html, _HTML)
-        if not self.settings.reload:
-            self.ready[path] = ready
-        return ready
+    def keep(self, path: str, page: Ready, changes: int) -> Ready:
+        """The page, served from now on without asking again, unless an author is at work.
 
-    def finished(self, text: str, content_type: str) -> Ready:
+        `changes` is how often the evidence had changed when its making began.
+        """
+        if not self.settings.reload:
+            self.pages.add(path, page, changes)
+        return page
+
+    def finished(self, text: str, content_type: str = HTML) -> Ready:
         """An answer with the headers that every page has, not kept."""
-        return Ready(text.encode(), content_type, [(b"cache-control", b"no-cache"), *security_headers()])
+        return Ready(text.encode(), content_type, page_headers())
+
+
+def _search(make: Callable[[], SearchIndex], library: Library, made_of: str) -> SearchIndex:
+    """The index of an earlier start, or the one that is made now."""
+    kept = Kept(cache_folder() / "search", made_of, str(EvidenceState.of(library).bags))
+    if (before := kept.read("index")) is not None:
+        return pickle.loads(before)  # type: ignore[no-any-return]
+    index = make()
+    kept.write("index", pickle.dumps(index))
+    return index
 
 
 def _made_assets() -> dict[str, bytes]:
@@ -140,13 +169,3 @@ def _made_assets() -> dict[str, bytes]:
     source = f'url("../{name}") format("{font.format}")'
     rule = f'@font-face{{font-family:"STIX Two Math Web";src:{source};font-display:swap}}'
     return made | {name: font.data, "css/math-font.css": rule.encode()}
-
-
-def _version() -> str:
-    """A digest of the code and templates that make the answers."""
-    digest = hashlib.sha256()
-    for base in (APP, folder("templates")):
-        for path in sorted(base.rglob("*")):
-            if path.suffix in (".py", ".html", ".svg") and path.is_file():
-                digest.update(path.relative_to(base).as_posix().encode() + path.read_bytes())
-    return digest.hexdigest()[:16]

@@ -360,7 +360,7 @@ def test_compiled_chapters_are_kept_until_anything_they_depend_on_changes(book_f
             book_folder.write(f"{lang}/{name}.md", text)
     cache = tmp_path / "kept"
     load_book(book_folder.content, cache=cache)
-    (kept,) = cache.glob("*.pickle")
+    (kept,) = cache.glob("*/*")
     before = kept.read_bytes()
     again = load_book(book_folder.content, cache=cache)
     assert kept.read_bytes() == before
@@ -380,7 +380,7 @@ def test_spoiled_compiled_chapters_are_compiled_again(book_folder: Folder, tmp_p
         for name in ("10-first", "20-second"):
             book_folder.write(f"{lang}/{name}.md", HEAD.format(title="T", related="") + "\nthe text\n")
     load_book(book_folder.content, cache=tmp_path)
-    (kept,) = tmp_path.glob("*.pickle")
+    (kept,) = tmp_path.glob("????????????????????????/*")
     whole = kept.read_bytes()
     kept.write_bytes(whole[:offset] + b"\xff" * 400 + whole[offset + 400 :])
     again = load_book(book_folder.content, cache=tmp_path)

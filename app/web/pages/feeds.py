@@ -56,6 +56,4 @@ class FeedPages:
     def _file(self, request: Request, text: str, content_type: str) -> Response:
         """Kept only when it is the same for everybody: with a base of its own, whatever host was asked."""
         ready = self._site.finished(text, content_type)
-        if self._site.settings.base_url and not self._site.settings.reload:
-            self._site.ready[request.scope["path"]] = ready
-        return AsIs(ready)
+        return self._layout.kept(request, ready) if self._site.settings.base_url else AsIs(ready)

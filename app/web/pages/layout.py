@@ -46,6 +46,11 @@ class Layout:
 
     async def made(self, request: Request, work: Callable[[], Response]) -> Response:
         """What `work` makes of this address, in a thread; a form's page is its sender's alone."""
+        if request.method != "POST" and not request.url.query:
+            kept = await run_in_threadpool(self.site.pages.found, request.scope["path"])
+            if kept is not None:
+                return AsIs(kept)
+        request.state.changes = self.site.evidence.changes
         sender = id(request) if request.method == "POST" else request.headers.get("accept-encoding")
         return await self._beside.answer(f"{request.method} {request.url} {sender}", work)
 
@@ -87,7 +92,11 @@ class Layout:
         if request.url.query:
             return self.page(request, template, 200, **context)
         shared = self.context(request, request.path_params["lang"])
-        return AsIs(self.site.keep(request.scope["path"], self.site.render(template, shared | context)))
+        return self.kept(request, self.site.finished(self.site.render(template, shared | context)))
+
+    def kept(self, request: Request, page: Ready) -> Response:
+        """An answer that is the same for everybody."""
+        return AsIs(self.site.keep(request.scope["path"], page, request.state.changes))
 
 
 class _Beside:

@@ -158,7 +158,7 @@ def write_chapter(content: Path) -> None:
 def built(tmp_path_factory: pytest.TempPathFactory) -> Site:
     content = tmp_path_factory.mktemp("book") / "content"
     write_chapter(content)
-    return replace(Site.build(Settings()), book=load_book(content))
+    return replace(Site.build(Settings()), book=load_book(content), made_of="")
 
 
 class Wiki:

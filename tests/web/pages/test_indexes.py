@@ -490,11 +490,11 @@ def test_a_place_for_discussions_that_is_no_address_is_refused(address: str) -> 
 
 
 def test_settings_pass_through_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("ROOT_PATH", "RELOAD", "BASE_URL", "DISCUSS_URL"):
+    for name in ("ROOT_PATH", "RELOAD", "BASE_URL", "DISCUSS_URL", "AHEAD"):
         monkeypatch.delenv(f"SAMESTEP_{name}", raising=False)
     assert Settings.from_environment() == Settings()
-    settings = Settings("/wiki", True, BASE, "https://x.org/{lang}/{slug}/{section}")
-    for name in ("ROOT_PATH", "RELOAD", "BASE_URL", "DISCUSS_URL"):
+    settings = Settings("/wiki", True, BASE, "https://x.org/{lang}/{slug}/{section}", True)
+    for name in ("ROOT_PATH", "RELOAD", "BASE_URL", "DISCUSS_URL", "AHEAD"):
         monkeypatch.setenv(f"SAMESTEP_{name}", "")
     settings.to_environment()
     assert Settings.from_environment() == settings
