@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -23,6 +24,9 @@ from samestep.app.web.pages.layout import Layout
 from samestep.app.web.ready import Front
 from samestep.app.web.site import Site
 
+_SWITCH_SECONDS = 0.0005
+"""So long a thread that makes a page may keep the event loop waiting, each time that it wakes: 5 ms would be felt."""
+
 
 def create_app(settings: Settings | None = None) -> FastAPI:
     """A server's application; BookError when a chapter is broken."""
@@ -32,6 +36,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        sys.setswitchinterval(_SWITCH_SECONDS)
         beside = [asyncio.create_task(site.watch_evidence())]
         if settings.ahead:
             beside.append(asyncio.create_task(make_ahead(app, site.book)))
@@ -39,6 +44,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         for task in beside:
             task.cancel()
         offload.close()
+        await asyncio.to_thread(site.look_at_evidence)
 
     app = FastAPI(
         title="SameStep",

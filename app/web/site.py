@@ -109,11 +109,12 @@ class Site:
         while True:
             await asyncio.sleep(_EVIDENCE_SECONDS)
             try:
-                await asyncio.to_thread(self._look_at_evidence)
+                await asyncio.to_thread(self.look_at_evidence)
             except OSError as error:  # it is being replaced, or the disk fails: look again
                 log.warning("evidence cannot be read: %s", error)
 
-    def _look_at_evidence(self) -> None:
+    def look_at_evidence(self) -> None:
+        """Keep the pages that were made since the last look, or drop all of them where a bag changed."""
         state = EvidenceState.of(self.evidence)
         if state == self.pages.state:
             self.pages.settle()

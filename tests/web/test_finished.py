@@ -11,8 +11,10 @@ from samestep.app.book.search import SearchIndex, Section
 from samestep.app.evidence.bags import Library
 from samestep.app.paths import Kept
 from samestep.app.rendering.environment import environment
+from samestep.app.web import ahead
 from samestep.app.web.finished import EvidenceState, Finished, page_headers
 from samestep.app.web.ready import Ready
+from tests.kit import the_book
 
 HTML = "text/html; charset=utf-8"
 
@@ -138,3 +140,17 @@ def test_a_page_of_another_state_of_the_evidence_is_not_found(library: Library, 
     pages.settle()
     (library.folder / "bag" / "extra").write_text("x")
     assert finished(library, tmp_path).found("/en/a") is None
+
+
+def test_a_server_makes_every_page_by_itself_the_shelf_and_the_chapters_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        asked.append(scope["path"])
+
+    monkeypatch.setattr(ahead, "_PAUSE", 0)
+    asyncio.run(ahead.make_ahead(app, the_book()))
+    assert asked[:2] == ["/zh/", "/en/"]
+    chapters = [chapter.path for lang in ("zh", "en") for chapter in the_book().chapters[lang]]
+    assert set(asked[2 : 2 + len(chapters)]) == set(chapters)
+    assert {"/en/start", "/zh/conformance", "/en/calculators/replica_ledger", "/openapi.json"} <= set(asked)

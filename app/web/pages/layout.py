@@ -20,6 +20,8 @@ from samestep.app.web.site import Site
 
 HOST = re.compile(r"[A-Za-z0-9.-]+(:\d+)?|\[[0-9A-Fa-f:.]+\](:\d+)?")
 """A host that may stand in an absolute address."""
+_AT_ONCE = 2
+"""Pages that are made at once: one that takes a second holds up no other; many would hold up the event loop."""
 _LARGE_PAGE = 32_000
 """Bytes from which a page that is made for one reader is compressed for him: 1 ms for 120 kB."""
 
@@ -100,11 +102,11 @@ class Layout:
 
 
 class _Beside:
-    """Pages made beside the event loop, one at a time; while one is made, nobody begins the same again."""
+    """Pages made beside the event loop, two at a time; while one is made, nobody begins the same again."""
 
     def __init__(self) -> None:
         self._under_way: dict[str, asyncio.Task[Response]] = {}
-        self._turn = asyncio.Semaphore(1)  # several threads at once would keep the loop itself waiting
+        self._turn = asyncio.Semaphore(_AT_ONCE)
 
     async def answer(self, key: str, work: Callable[[], Response]) -> Response:
         task = self._under_way.get(key)
