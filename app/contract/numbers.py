@@ -161,7 +161,17 @@ def as_json(value: Fraction) -> int | float | str:
     nearest = float(value)
     if Fraction(repr(nearest)) == value:
         return nearest
-    return str(value) if value.denominator < _LONGEST_RATIO else _decimal(value) or str(value)
+    return str(value) if _is_ratio(value) else _decimal(value) or str(value)
+
+
+def number_text(value: object) -> str:
+    """A number as one would type it in a list: `2`, `1/3`, `1e-300`; what `exact` reads as the same."""
+    return str(as_json(value) if isinstance(value, Fraction) and not _is_ratio(value) else value)
+
+
+def _is_ratio(value: Fraction) -> bool:
+    """Whether `1/3` is read, which has at most so many digits on either side."""
+    return max(abs(value.numerator), value.denominator) < _LONGEST_RATIO
 
 
 def _decimal(value: Fraction) -> str | None:

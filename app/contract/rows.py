@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import TypeVar
 
 from samestep.app.contract.errors import InputError
-from samestep.app.contract.numbers import as_json, exact, extended
+from samestep.app.contract.numbers import as_json, exact, extended, number_text
 
 _Value = TypeVar("_Value")
 
@@ -123,7 +123,7 @@ def list_of(value: object, read: Callable[[object], _Value], most: int | None = 
 
 def write_list(values: Iterable[object]) -> str:
     """`2,3,8`: what `list_of` reads."""
-    return ",".join(map(str, values))
+    return ",".join(map(number_text, values))
 
 
 def write_rows(rows: Iterable[Iterable[Fraction | float]]) -> str:

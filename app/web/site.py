@@ -119,8 +119,14 @@ class Site:
         if state == self.pages.state:
             self.pages.settle()
             return
-        self.pages = self._pages(state)
+        self._begin_again(state)  # at once, for a book takes seconds
+        book = self.book
         self._read_book_again()
+        if self.book is not book:
+            self._begin_again(state)
+
+    def _begin_again(self, state: EvidenceState) -> None:
+        self.pages = self._pages(state)
         for path in [path for path in self.ready if not path.startswith("/s/")]:
             self.ready.pop(path, None)
 

@@ -118,6 +118,31 @@ def test_panel_fields_of_any_sizes_are_answered_in_float64_or_refused_by_field(n
     fields = {**texts, **given_sizes}
     known = fields_of(calculator, panel=True)
     answered(lambda: calculator.panel(calculator.query.model_validate(fields)), known)
+    assert_body_reads_back(calculator, fields)
+
+
+@pytest.mark.parametrize("number", ["1e-300", "5e-324", "1e-20", "0.12345678901234567890123", "12345678901234567890.5"])
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        ("overflow_skip", "scale"),
+        ("ratio_fingerprint", "reference_gradient"),
+        ("reduction_precision", "values"),
+        ("update_rounding", "gradients"),
+        ("replica_ledger", "a"),
+    ],
+)
+def test_a_number_that_no_short_ratio_writes_goes_into_a_body_as_a_decimal(name: str, field: str, number: str) -> None:
+    assert_body_reads_back(registry()[name], {field: number})
+
+
+def assert_body_reads_back(calculator: Calculator, fields: dict[str, str]) -> None:
+    """What a panel's state becomes in a file, a link and a program is read again, unless it cannot be written."""
+    try:
+        body = states.of_query(calculator, fields)
+    except RefusedError:
+        return
+    states.inputs_of(calculator, body)
 
 
 @pytest.mark.parametrize(
