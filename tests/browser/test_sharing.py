@@ -18,7 +18,12 @@ def test_one_line_holds_the_verdict_the_fix_and_the_link(open_page: Open) -> Non
     expect(page.locator("[data-status]")).to_have_text("Copied.")
     line = page.evaluate("navigator.clipboard.readText()")
     assert "\n" not in line
-    for part in ("The replicas’ gradient ledger: The weights are wrong", "multiply the summed loss", "counts=100;900"):
+    for part in (
+        "The replicas’ gradient ledger: The weights are wrong",
+        "Fix: ",
+        "loss = token_losses.sum() * P / N",
+        "counts=100;900",
+    ):
         assert part in line
 
 
