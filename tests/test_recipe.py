@@ -14,7 +14,7 @@ from tests.kit import ROOT
 
 TOY = ROOT / "tests" / "recipe"
 TREE = ("app", "content", "templates", "static", "experiments", "tests", ".src", "pyproject.toml", "README.md")
-APPENDED = {"presets.toml", "start.toml"}
+APPENDED = {"presets.toml", "start.toml", "symbols.toml"}
 """Files in which a calculator has an entry; all others of the toy are its own."""
 
 

@@ -19,6 +19,7 @@ from samestep.app.instruments.bodies import body_fields
 from samestep.app.instruments.labels import in_words, labels_in
 from samestep.app.instruments.own_page import FILE
 from samestep.app.instruments.states import Shown, query_of, read_from_log, view_of
+from samestep.app.instruments.symbols import written
 from samestep.app.rendering.environment import block
 
 
@@ -30,7 +31,7 @@ class Panel:
     fields of the chapter's other panels, kept when this form is sent. `view` is None when the inputs are refused.
     `places` says in which cell of a field, counted from 0, its error is. `bench` is what only an own page has. `read`
     are the fields that a pasted log line gave. `example` is the state, as a query, that the text around speaks of.
-    `labels` are what the form calls its fields, where there are errors.
+    `labels` are what the form calls its fields, where there are errors. `symbols` are those that formulas share.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Panel:
     read: Mapping[str, str] = field(default_factory=dict)
     example: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
+    symbols: str = ""
 
     @property
     def card_url(self) -> str:
@@ -85,6 +87,7 @@ class Panels:
             json_url=f"{api}?{query_of(fields)}" if fields else api,
             csv_url=f"{api}?{query_of(fields | {'format': 'csv'})}",
             title=self.words(lang, shown.name, "heading"),
+            symbols=written(shown.name),
             bench=bench,
         )
 
@@ -158,6 +161,7 @@ class Panels:
             csv_url=f"{api}?{urlencode({**fields, 'format': 'csv'})}",
             result_url=f"{page}/result",
             title=self.words(lang, name, "heading"),
+            symbols=written(name),
             others=tuple(others),
             example="" if example is None else urlencode(default_texts(calculator) | dict(example)),
         )

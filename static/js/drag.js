@@ -3,43 +3,59 @@
 //
 //   data-drag-x="a 0.1 0 32"   one unit of the drawing to the right adds 0.1 to the field `a`, from 0 to 32 in whole steps
 //   data-drag-y="grads:1:0 0.5"  one unit up adds 0.5 to row 1, column 0 of a field of rows
+//   data-drag-x="lengths:0:1:2 0.1"  … part 2 of a cell such as 4+2+8
 //   data-drag-x="counts:0:0|a 0.1"  the first of these fields that is filled
+//   data-drag-x="norm *1.02"   one unit to the right multiplies by 1.02
 //   data-origin="40 316"       of a figure with one handle: where its fields are 0, so that a click anywhere says where to
 
 const BREAKS = /[;\n]/;
+const PARTS = /[^+\s]+/g;
 
 // a field, or one number in a field of rows
 class Place {
   constructor(form, written) {
     const [names, unit, least = -Infinity, most = Infinity] = written.split(" ");
     for (const name of names.split("|")) {
-      const [field, row, column] = name.split(":");
+      const [field, row, column, part = 0] = name.split(":");
       const found = form.elements[form.dataset.prefix + field];
-      if (found && (!this.field || !this.field.value.trim())) Object.assign(this, { field: found, row, column });
+      if (found && (!this.field || !this.field.value.trim())) Object.assign(this, { field: found, row, column, part: Number(part) });
     }
-    this.unit = Number(unit);
+    this.times = unit[0] === "*";
+    this.unit = Number(unit.replace("*", ""));
     this.bounds = [Number(least), Number(most)];
     this.step = least === -Infinity ? 10 ** Math.ceil(Math.log10(Math.abs(this.unit) * 2)) : 1;
   }
 
   get text() {
-    return this.row === undefined ? this.field.value : (this.field.value.split(BREAKS)[this.row]?.split(",")[this.column] ?? "");
+    if (this.row === undefined) return this.field.value;
+    return this.field.value.split(BREAKS)[this.row]?.split(",")[this.column]?.match(PARTS)?.[this.part] ?? "";
   }
 
   get number() {
     const [number, below = 1] = this.text.replace("−", "-").split("/").map(Number);
-    return number / below;
+    return this.text.trim() ? number / below : NaN;
+  }
+
+  // where so many units of the drawing lead from a number
+  from(number, distance) {
+    return this.times ? number * this.unit ** distance : number + distance * this.unit;
+  }
+
+  next(direction) {
+    this.put(this.times ? this.number * 1.05 ** direction : this.number + direction * Math.sign(this.unit) * this.step);
   }
 
   put(number) {
     const [least, most] = this.bounds;
-    const rounded = Math.min(most, Math.max(least, Math.round(number / this.step) * this.step));
+    const near = this.times ? Number(number.toPrecision(3)) : Math.round(number / this.step) * this.step;
+    const rounded = Math.min(most, Math.max(least, near));
     const text = String(Number(rounded.toPrecision(10)));
     if (!Number.isFinite(rounded) || text === this.text.trim()) return;
     if (this.row === undefined) this.field.value = text;
     else {
       const rows = this.field.value.split(BREAKS).map((row) => row.split(","));
-      rows[this.row][this.column] = text;
+      let at = -1;
+      rows[this.row][this.column] = rows[this.row][this.column].replace(PARTS, (part) => (++at === this.part ? text : part));
       this.field.value = rows.map((row) => row.join(",")).join(";");
       this.field.dispatchEvent(new Event("redraw")); // its table, where there is one
     }
@@ -92,7 +108,7 @@ addEventListener("keydown", (event) => {
   const places = placesOf(event.target);
   // with one way to go, both pairs of arrows go it
   const place = places[move[0]] || places.find(Boolean);
-  place?.put(place.number + move[1] * Math.sign(place.unit) * place.step);
+  place?.next(move[1]);
 });
 
 addEventListener("pointerdown", (event) => {
@@ -138,8 +154,8 @@ const pull = (moved) => {
   if (!held) return;
   const { x, y } = held.map(moved);
   const [across, up] = held.places;
-  if (across) across.put(held.from[0] + (x - held.at0.x) * across.unit);
-  if (up) up.put(held.from[1] + (held.at0.y - y) * up.unit);
+  if (across) across.put(across.from(held.from[0], x - held.at0.x));
+  if (up) up.put(up.from(held.from[1], held.at0.y - y));
 };
 addEventListener("pointermove", (event) => event.pointerType !== "touch" && pull(event));
 for (const kind of ["pointerup", "pointercancel"]) {

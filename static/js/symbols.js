@@ -1,8 +1,8 @@
-// One symbol, lit wherever it stands: in formulas, and in the fields, figures, tables and code lines that templates mark
-// with the same names. A name is its characters in plain letters, an index after `_`: n_r, α, κ.
+// One symbol, lit wherever it stands: in formulas, and in the fields, figures, tables, numbers of the text and code lines
+// that stand for it. A name is its letters in plain text, an index after `_`, an accent after the letter: n_r, α, g^.
 //
-//   data-symbol="n_r n_rk"   what an element shows
-//   data-code="n counts"     what programs call it
+//   data-symbols="n_r n_rk=a rows.*.n=n COUNTS;θ=theta"   of a panel: names in formulas, fields and outputs, names in code
+//   data-symbol="n_r"                                     of a part of its figures
 
 const SYMBOL = "math :is(msub, msubsup, mover[accent], mi)";
 const plain = (node) => node.textContent.normalize("NFKC").replace(/[^\p{L}\p{N}*⋆]/gu, "");
@@ -34,7 +34,24 @@ const formulas = () => {
   return inFormulas;
 };
 
-const marked = (names) => names.flatMap((name) => [...document.querySelectorAll(`[data-symbol~="${CSS.escape(name)}"]`)]);
+// what panels say of their symbols
+const list = (text = "") => text.split(" ").filter(Boolean);
+const path = (places) => new RegExp(`^(?:${places.join("|").replaceAll(".", "\\.").replaceAll("*", "[^.]+")})$`);
+const tables = [...document.querySelectorAll("[data-symbols]")].flatMap((panel) =>
+  panel.dataset.symbols.split(";").map((entry) => {
+    const [names, places, words] = entry.split("=").map(list);
+    return { panel, id: panel.dataset.panel, names, places, words, path: path(places) };
+  }),
+);
+const shows = (entry, node) => entry.path.test(node.dataset.field);
+const fieldsOf = (entry) => entry.places.map((place) => document.getElementById(`${entry.id}-${place}`)?.closest(".field")).filter(Boolean);
+const standFor = (entry) => [
+  ...fieldsOf(entry),
+  ...[...entry.panel.querySelectorAll("[data-field]")].filter((node) => shows(entry, node)).map((node) => node.closest("td, th") ?? node),
+  ...entry.names.flatMap((name) => [...entry.panel.querySelectorAll(`[data-symbol~="${CSS.escape(name)}"]`)]),
+  ...[...document.querySelectorAll(`[data-follows="${entry.id}"]`)].filter((node) => shows(entry, node)),
+];
+const entriesOf = (names) => tables.filter((entry) => entry.names.some((name) => names.includes(name)));
 
 // the words for it in every program on the page
 const inCode = (words) => {
@@ -59,17 +76,25 @@ let shown = [];
 const light = (names) => {
   for (const element of lit) element.classList.remove("lit");
   shown = names;
-  const there = marked(names);
-  lit = [...there, ...names.flatMap((name) => formulas().get(name) ?? [])];
+  const entries = entriesOf(names);
+  lit = [...entries.flatMap(standFor), ...names.flatMap((name) => formulas().get(name) ?? [])];
   if (lit.length < 2) lit = [];
   for (const element of lit) element.classList.add("lit");
-  const words = [...new Set(there.flatMap((element) => element.dataset.code?.split(" ") ?? []))];
+  const words = [...new Set(entries.flatMap((entry) => entry.words))];
   if (globalThis.Highlight) CSS.highlights.set("symbol", new Highlight(...(lit.length ? inCode(words) : [])));
 };
 
 const namesAt = (node) => {
+  if (!node.closest) return [];
   const symbol = symbolAt(node);
-  return symbol ? [nameOf(symbol)] : (node.closest?.("[data-symbol]")?.dataset.symbol.split(" ") ?? []);
+  if (symbol) return [nameOf(symbol)];
+  const mark = node.closest("[data-symbol]");
+  if (mark) return list(mark.dataset.symbol);
+  const shown = node.closest("[data-field]") ?? node.closest("td")?.querySelector("[data-field]");
+  const field = node.closest(".field");
+  const id = shown?.dataset.follows ?? node.closest("[data-symbols]")?.dataset.panel;
+  const own = id && (shown || field) ? tables.filter((entry) => entry.id === id) : [];
+  return own.filter((entry) => (shown ? shows(entry, shown) : fieldsOf(entry).includes(field))).flatMap((entry) => entry.names);
 };
 
 addEventListener("pointerover", (event) => {
@@ -86,7 +111,7 @@ const told = document.createElement("p");
 told.className = "visually-hidden";
 told.ariaLive = "polite";
 document.body.append(told);
-const shared = new Set([...document.querySelectorAll("[data-symbol]")].flatMap((element) => element.dataset.symbol.split(" ")));
+const shared = new Set(tables.flatMap((entry) => entry.names));
 for (const formula of document.querySelectorAll(".eq")) {
   const symbols = [...formula.querySelectorAll(SYMBOL)].filter((node) => symbolAt(node) === node);
   if (!symbols.some((symbol) => shared.has(nameOf(symbol)))) continue;
@@ -102,6 +127,7 @@ for (const formula of document.querySelectorAll(".eq")) {
     symbols[at].scrollIntoView({ block: "nearest", inline: "nearest" });
     const names = [nameOf(symbols[at])];
     light(names);
-    told.textContent = `${names[0].replace("_", " ")}. ${marked(names).map((element) => element.querySelector("label")?.textContent ?? "").find(Boolean) ?? ""}`;
+    const label = entriesOf(names).flatMap(fieldsOf)[0]?.querySelector("label, legend");
+    told.textContent = `${names[0].replace("_", " ")}. ${label?.textContent ?? ""}`;
   });
 }
