@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
+from samestep.app.paths import folder
 from tests.browser.test_live import has_value, until
 
 Open = Callable[..., Page]
@@ -16,6 +17,7 @@ FILMS = {
     "fsdp_timeline": "/zh/calculators/fsdp_timeline",
     "clip_order": "/en/calculators/clip_order",
     "overflow_skip": "/en/calculators/overflow_skip",
+    "no_sync_timeline": "/en/calculators/no_sync_timeline?scheme=last_synchronised",
 }
 
 
@@ -114,13 +116,12 @@ def test_without_a_script_the_figure_is_whole_and_has_no_buttons(open_page: Open
 
 
 def test_all_scripts_together_stay_small(open_page: Open) -> None:
-    """What a page of an instrument may ever load, compressed as it is sent: at most 30 kB."""
+    """All that a page may ever load of scripts, compressed as it is sent: at most 30 kB."""
     page = open_page("/en/calculators/replica_ledger")
     base = page.evaluate("new URL('.', document.querySelector('script[type=module]').src).href")
-    names = ("live", "grid", "reading", "palette", "player", "scheme")
 
     def sent(name: str) -> int:
-        answer: Any = page.request.get(f"{base}{name}.js", headers={"accept-encoding": "gzip"})
+        answer: Any = page.request.get(f"{base}{name}", headers={"accept-encoding": "gzip"})
         return int(answer.headers["content-length"])
 
-    assert sum(map(sent, names)) <= 30_000
+    assert sum(sent(file.name) for file in (folder("static") / "js").iterdir()) <= 30_000
