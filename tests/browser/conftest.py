@@ -51,6 +51,27 @@ class Watch:
         self.complaints = [text for text in self.complaints if "status of 422" not in text]
 
 
+@pytest.fixture(scope="module")
+def kept_page(browser: Browser, server: Any) -> Iterator[Callable[..., Page]]:
+    """Pages that the tests of a file share, each loaded once: for tests that only look, and leave nothing behind."""
+    kept: dict[str, Page] = {}
+    watches: list[Watch] = []
+
+    def get(path: str, **options: Any) -> Page:
+        key = f"{path} {options}"
+        if key not in kept:
+            settings = {"viewport": {"width": 1280, "height": 900}, "locale": "zh-CN", "base_url": server.url}
+            kept[key] = browser.new_context(**{**settings, **options}).new_page()
+            watches.append(Watch(kept[key]))
+            kept[key].goto(path)
+        return kept[key]
+
+    yield get
+    for page in kept.values():
+        page.context.close()
+    assert [text for watch in watches for text in watch.complaints] == []
+
+
 @pytest.fixture
 def open_page(browser: Browser, server: Any) -> Iterator[Callable[..., Page]]:
     """Opens pages, each in a browser without history; at the end their consoles must be free of errors.

@@ -10,8 +10,10 @@ SHOWN = "term => getComputedStyle(term, '::after').content !== 'none'"
 
 
 @pytest.fixture
-def term(open_page: Callable[..., Page]) -> Locator:
-    return open_page("/en/parallel-correctness", reduced_motion="reduce").locator("#term-temperature")
+def term(kept_page: Callable[..., Page]) -> Locator:
+    page = kept_page("/en/parallel-correctness", reduced_motion="reduce")
+    page.mouse.move(0, 0)
+    return page.locator("#term-temperature")
 
 
 def test_a_definition_shows_while_its_term_is_pointed_at_or_focused(term: Locator) -> None:
@@ -51,23 +53,26 @@ def test_a_definition_reads_as_the_links_description_not_as_its_name(term: Locat
     assert "softmax" not in snapshot.splitlines()[0]
 
 
-def test_the_book_does_not_scroll_sideways_on_a_small_screen(open_page: Callable[..., Page]) -> None:
-    page = open_page("/en/book", viewport={"width": 390, "height": 844})
-    assert page.evaluate("document.scrollingElement.scrollWidth") <= 390
-
-
 @pytest.mark.parametrize("width", [320, 1280])
-def test_a_definition_stays_inside_the_page(open_page: Callable[..., Page], width: int) -> None:
-    page = open_page("/zh/parallel-correctness", viewport={"width": width, "height": 800}, reduced_motion="reduce")
+def test_a_definition_stays_inside_the_page(kept_page: Callable[..., Page], width: int) -> None:
+    page = kept_page("/zh/parallel-correctness", reduced_motion="reduce")
+    page.set_viewport_size({"width": width, "height": 800})
     for term in page.locator(".term").all()[:12]:
         term.hover()
         assert page.evaluate("document.scrollingElement.scrollWidth") <= width
 
 
+def test_the_book_does_not_scroll_sideways_on_a_small_screen(kept_page: Callable[..., Page]) -> None:
+    page = kept_page("/en/book")
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert page.evaluate("document.scrollingElement.scrollWidth") <= 390
+
+
 def test_on_paper_chapters_begin_on_new_pages_and_nothing_pops_up(
-    open_page: Callable[..., Page], tmp_path: Path
+    kept_page: Callable[..., Page], tmp_path: Path
 ) -> None:
-    page = open_page("/en/book")
+    page = kept_page("/en/book")
+    page.set_viewport_size({"width": 1280, "height": 900})
     page.emulate_media(media="print")
     breaks = page.locator(".book-chapter").evaluate_all("all => all.map(one => getComputedStyle(one).breakBefore)")
     assert len(breaks) > 10
