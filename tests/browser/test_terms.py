@@ -83,5 +83,5 @@ def test_on_paper_chapters_begin_on_new_pages_and_nothing_pops_up(
     )
     assert hidden == 0
     file = tmp_path / "book.pdf"
-    page.pdf(path=file, format="A4")
-    assert file.stat().st_size > 100_000
+    page.pdf(path=file, format="A4", page_ranges="1-4")
+    assert file.stat().st_size > 20_000
