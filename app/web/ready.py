@@ -19,7 +19,7 @@ _POLICY = (
     "font-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 _BARE: Headers = [
-    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"content-security-policy", b"default-src 'none'; base-uri 'none'; frame-ancestors 'none'"),
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
 ]

@@ -14,6 +14,7 @@ from samestep.app.contract.errors import FieldError, RefusedError
 from samestep.app.contract.models import Result
 from samestep.app.contract.rows import split_rows
 from samestep.app.instruments import states
+from samestep.app.instruments.bench import more_of
 from samestep.app.instruments.bodies import body_fields
 from samestep.app.instruments.panels import default_texts
 from samestep.app.instruments.states import refusing
@@ -134,6 +135,8 @@ def test_panel_fields_of_any_sizes_are_answered_in_float64_or_refused_by_field(n
 )
 def test_a_number_that_no_short_ratio_writes_goes_into_a_body_as_a_decimal(name: str, field: str, number: str) -> None:
     assert_body_reads_back(registry()[name], {field: number})
+    shown = states.shown(registry()[name], [(field, number)])
+    assert shown.view is None or more_of(shown).numbers
 
 
 def assert_body_reads_back(calculator: Calculator, fields: dict[str, str]) -> None:

@@ -80,12 +80,11 @@ def is_safe(headers: Mapping[str, str]) -> None:
         name: set(values)
         for name, *values in (part.split() for part in headers["content-security-policy"].split(";") if part.strip())
     }
-    assert policy["default-src"] == policy["frame-ancestors"] == {"'none'"}
+    assert policy["default-src"] == policy["frame-ancestors"] == policy["base-uri"] == {"'none'"}
     for what in ("script-src", "style-src", "font-src", "connect-src", "form-action"):
         assert policy.get(what, {"'self'"}) == {"'self'"}
     if headers.get("content-type", "").startswith("text/html"):
         assert policy["script-src"] == policy["style-src"] == policy["form-action"] == {"'self'"}
-        assert policy["base-uri"] == {"'none'"}
     assert policy.get("style-src-attr", set()) <= {"'unsafe-inline'"}  # the MathML has style attributes
     assert headers["x-content-type-options"] == "nosniff"
     assert headers["referrer-policy"] in ("no-referrer", "same-origin", "strict-origin-when-cross-origin")
