@@ -16,6 +16,7 @@ from samestep.app.book.markdown.highlight import stylesheet
 from samestep.app.book.markdown.pieces import BookError
 from samestep.app.book.search import SearchIndex
 from samestep.app.evidence.bags import Library
+from samestep.app.evidence.conformance import load_texts
 from samestep.app.instruments.panels import Panels
 from samestep.app.paths import Kept, cache_folder, code_digest, digest_of, folder
 from samestep.app.rendering.environment import environment
@@ -66,6 +67,7 @@ class Site:
         templates, content, cache = folder("templates"), folder("content"), cache_folder()
         jinja = environment(templates, assets.url, root, Kept(cache / "templates"))
         jinja.auto_reload = settings.reload
+        jinja.globals["verdict_words"] = load_texts(folder("content")).verdict
         book = load_book(
             link=lambda path: root + path,
             discuss=settings.discuss if settings.discuss_url else None,

@@ -508,3 +508,22 @@ def test_where_discussions_have_an_address_the_end_of_a_chapter_links_it() -> No
     with TestClient(create_app(Settings(discuss_url="https://talk.example/{lang}/{slug}/{section}"))) as client:
         page = client.get("/en/parallel-correctness").text
     assert 'href="https://talk.example/en/parallel-correctness/discuss"' in page
+
+
+@pytest.mark.parametrize("name", ["audit_walkthrough", "clip_ownership", "conformance"])
+def test_what_a_published_result_codes_is_said_in_words(client: TestClient, name: str) -> None:
+    page = client.get(f"/zh/experiments/{name}").text
+    values = re.findall(r'<data data-field="rows\.[^"]*" data-value="[^"]*" value="([^"]*)">([^<]*)</data>', page)
+    code = r"[a-z]+_[a-z_]+|same|different|gradient|\[&#34;(?:skip|update)&#34;.*"
+    coded = {value for value, _ in values if re.fullmatch(code, value)}
+    assert coded
+    assert [
+        (value, words) for value, words in values if value in coded and not re.search("[\u4e00-\u9fff]", words)
+    ] == []
+
+
+def test_rows_of_several_precisions_are_not_all_said_to_have_one(client: TestClient) -> None:
+    pages = [client.get(f"/en/experiments/{name}").text for name in ("conformance", "info_nce")]
+    shown = [re.findall(r'data-field="environment\.dtype"[^>]*>([^<]*)', page)[0] for page in pages]
+    assert shown[0].startswith("precision by row")
+    assert shown[1] == "float64"
