@@ -3,18 +3,22 @@
 import pickle
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from samestep.experiments.audit.job import Job
 from samestep.experiments.audit.launch import LaunchError, launch
-from samestep.experiments.audit.settings import Settings
+from samestep.experiments.audit.settings import Settings, SettingsError
 from samestep.experiments.audit.telling.report import Report, failed
 
+File = str | Path
+SHARED = ("ranks", "backend", "dtype", "timeout")
+"""What files that are audited together have in common."""
 
-def audit(file: str | Path, **options: Any) -> Report:
+
+def audit(file: File, **options: Any) -> Report:
     """Audit one file; the options are those of `Settings`.
 
     Whatever is wrong with the file is in the report (`verdict == "error"`, `failure`); raises SettingsError alone.
@@ -22,11 +26,21 @@ def audit(file: str | Path, **options: Any) -> Report:
     return audit_many([file], **options)[0]
 
 
-def audit_many(files: Sequence[str | Path], **options: Any) -> list[Report]:
-    """Audit several files with one set of processes. A file that ends them costs the others another launch."""
-    settings = Settings(**options)
+def audit_many(files: Sequence[File | tuple[File, Mapping[str, Any]]], **options: Any) -> list[Report]:
+    """Audit several files with one set of processes. A file that ends them costs the others another launch.
+
+    A file that is to be audited otherwise than the rest comes with options of its own, `(file, {"plan": "all"})`.
+    Raises SettingsError where that would take other processes.
+    """
+    pairs = [each if isinstance(each, tuple) else (each, {}) for each in files]
+    settings = tuple(Settings(**{**options, **own}) for _, own in pairs)
+    for name in SHARED:
+        if len({getattr(each, name) for each in settings}) > 1:
+            raise SettingsError(f"files that are audited together need the same {name}")
+    if not pairs:
+        return []
     folder = Path(tempfile.mkdtemp(prefix="samestep-audit-"))
-    job = Job(tuple(Path(file).resolve() for file in files), settings, folder)
+    job = Job(tuple(Path(file).resolve() for file, _ in pairs), settings, folder)
     try:
         job.order.write_bytes(pickle.dumps(job))
         while any(not job.report(index).exists() for index in range(len(files))):
@@ -35,7 +49,7 @@ def audit_many(files: Sequence[str | Path], **options: Any) -> list[Report]:
             except LaunchError as error:
                 _blame(job, error)
         reports: list[Report] = [pickle.loads(job.report(index).read_bytes()) for index in range(len(files))]
-        return [replace(report, settings=settings) for report in reports]
+        return [replace(report, settings=own) for report, own in zip(reports, settings, strict=True)]
     finally:
         shutil.rmtree(folder)
 

@@ -125,4 +125,5 @@ def _joined(options: argparse.Namespace, settings: Settings) -> NoReturn:
     settings = replace(settings, processes=size)
     folder = Path(tempfile.gettempdir()) / f"samestep-audit-{os.getppid()}-{os.environ['MASTER_PORT']}"
     folder.mkdir(exist_ok=True)
-    rank.join(Job((options.file.resolve(),), settings, folder), number, size, lambda report: _show(report, options))
+    job = Job((options.file.resolve(),), (settings,), folder)
+    rank.join(job, number, size, lambda report: _show(report, options))

@@ -8,11 +8,19 @@ from samestep.experiments.audit.settings import Settings
 
 @dataclass(frozen=True)
 class Job:
-    """`files` to audit; those that have their report are skipped, and so is what is recorded already."""
+    """`files` to audit, each as its `settings` say; those that have their report are skipped, and what is recorded.
+
+    The processes, and so their number, backend, type and time-out, are `common` to all files.
+    """
 
     files: tuple[Path, ...]
-    settings: Settings
+    settings: tuple[Settings, ...]
     folder: Path
+
+    @property
+    def common(self) -> Settings:
+        """Those of any file, as far as they are the same for all."""
+        return self.settings[0]
 
     def place(self, index: int) -> Path:
         """Everything about one file: traces by run and rank."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from samestep.experiments.audit.failure import Failure, Fault
 from samestep.experiments.audit.job import Job
 from samestep.experiments.audit.running.hints import hint
+from samestep.experiments.audit.settings import Settings
 from samestep.experiments.ranks import parent
 from samestep.experiments.ranks.parent import Frame, Limits, Message, Program, Rank, RunFailedError, StuckError
 
@@ -47,32 +48,33 @@ class _Work:
 def launch(job: Job) -> None:
     """Run the job and return when every rank is done; raises LaunchError."""
     (job.folder / "rendezvous").unlink(missing_ok=True)
-    works = {rank: _Work() for rank in range(job.settings.ranks)}
+    works = {rank: _Work() for rank in range(job.common.ranks)}
 
     def hear(rank: Rank, message: Message) -> None:
         works[rank.number] = _Work(message["file"], message["waits"], message["hint"])
 
-    timeout = job.settings.timeout
-    idle = IDLE if job.settings.backend == "gloo" else None
+    timeout = job.common.timeout
+    idle = IDLE if job.common.backend == "gloo" else None
     limits = Limits(silent_after=None, stuck_after=timeout, start_within=max(timeout, STARTING), idle_after=idle)
     try:
-        parent.run(Program("samestep.experiments.audit.rank", job.settings.ranks), job.folder, hear, limits)
+        parent.run(Program("samestep.experiments.audit.rank", job.common.ranks), job.folder, hear, limits)
     except StuckError as error:
         raise _stuck(job, works, error) from None
     except RunFailedError as error:
-        raise LaunchError(works[error.rank].index, _fallen(job, error.culprit)) from None
+        index = works[error.rank].index
+        raise LaunchError(index, _fallen(job.settings[index], error.culprit)) from None
 
 
-def _fallen(job: Job, rank: Rank) -> Failure:
+def _fallen(settings: Settings, rank: Rank) -> Failure:
     """A mistake that the rank found in the reader's file, or how it ended and what it wrote last."""
     if rank.traceback is not None:
         message = rank.complaint or ""
-        what = hint(job.settings, rank.step, message, rank.traceback)
+        what = hint(settings, rank.step, message, rank.traceback)
         return Failure(message, rank.number, rank.step, rank.traceback, hint=what)
     log = _tail(rank.log)
     fault: Fault = "ours" if rank.complaint else "yours"  # what is the reader's comes with a traceback
     return Failure(
-        rank.ending, rank.number, rank.step, log=log, fault=fault, hint=hint(job.settings, rank.step, rank.ending, log)
+        rank.ending, rank.number, rank.step, log=log, fault=fault, hint=hint(settings, rank.step, rank.ending, log)
     )
 
 

@@ -61,9 +61,9 @@ class Rank:
 
     def __init__(self, job: Job, rank: int, tell: Tell) -> None:
         self.job, self.rank, self.tell = job, rank, tell
-        self.settings = job.settings
-        self.dtype: torch.dtype = getattr(torch, self.settings.dtype)
-        self.device = worlds.prepare(self.settings.dtype, self.settings.backend, rank)
+        self.common = job.common
+        self.dtype: torch.dtype = getattr(torch, self.common.dtype)
+        self.device = worlds.prepare(self.common.dtype, self.common.backend, rank)
         import_module("torch._dynamo")  # any optimizer and any wrapper imports it
         taps.install()
         gc.freeze()  # what the imports made stays: collections after every run need not go through it
@@ -71,7 +71,7 @@ class Rank:
     def references(self) -> dict[int, Ready]:
         """The plans of every file that can be run on one process; the others get their report now."""
         ready = {}
-        with worlds.of_one(self.settings.backend):
+        with worlds.of_one(self.common.backend):
             for index, place in enumerate(self.job.files):
                 if self.job.report(index).exists():
                     continue
@@ -89,9 +89,10 @@ class Rank:
             known: Ready = pickle.loads(done.read_bytes())
             return known
         samples = perform.check_twice(place, self.dtype)
-        plans = self.settings.plans(samples)
+        settings = self.job.settings[index]
+        plans = settings.plans(samples)
         folder = self.job.place(index) / (f"reference{self.rank}" if self.rank else "reference")
-        run = perform.reference(place, self.dtype, self.device, folder, self.settings.steps)
+        run = perform.reference(place, self.dtype, self.device, folder, settings.steps)
         ready = Ready(plans, run.calls)
         if self.rank == 0:
             keep(done, ready)
@@ -130,16 +131,16 @@ class Rank:
 
     def reports(self, ready: dict[int, Ready]) -> None:
         """Compare and explain."""
-        with worlds.of_one(self.settings.backend):
+        with worlds.of_one(self.common.backend):
             for index, each in ready.items():
                 if not self.job.report(index).exists():
                     self.tell(index, "comparison")
-                    place = self.job.files[index]
-                    keep(self.job.report(index), self._report(place, self.job.place(index), each.plans))
+                    keep(self.job.report(index), self._report(index, each.plans))
 
-    def _report(self, place: Path, folder: Path, plans: list[Plan]) -> Report:
+    def _report(self, index: int, plans: list[Plan]) -> Report:
+        place = self.job.files[index]
         try:
-            return diagnose(place, folder, plans, self.settings, self.device)
+            return diagnose(place, self.job.place(index), plans, self.job.settings[index], self.device)
         except Exception as error:  # whatever we do wrong here is our fault, and is to be called so
             trace = "".join(traceback.format_exception(error))
             return failed(
@@ -149,7 +150,9 @@ class Rank:
     def _refuse(self, index: int, error: Exception, doing: str) -> None:
         if self.rank == 0:
             trace = getattr(error, "own_traceback", "")
-            failure = Failure(str(error), 0, doing, trace, hint=hint(self.settings, doing, str(error), trace))
+            failure = Failure(
+                str(error), 0, doing, trace, hint=hint(self.job.settings[index], doing, str(error), trace)
+            )
             keep(self.job.report(index), failed(self.job.files[index], failure))
 
 
@@ -165,7 +168,7 @@ def work(job: Job, rank: int, size: int, address: str, timeout: timedelta, tell:
     """Do a rank's part. `everywhere`: every rank runs the references, so that none waits long for another."""
     here = Rank(job, rank, tell)
     ready = here.references() if rank == 0 or everywhere else {}
-    world = World(job.settings.backend, address, rank, size, timeout)
+    world = World(job.common.backend, address, rank, size, timeout)
     ready = world.gather(ready)[0]
     here.steps(world, ready)
     world.gather(None)  # what every rank has recorded is on disk before rank 0 reads it
@@ -177,7 +180,7 @@ def work(job: Job, rank: int, size: int, address: str, timeout: timedelta, tell:
 
 def join(job: Job, rank: int, size: int, show: Callable[[Report], int]) -> NoReturn:
     """Be a rank of torchrun's world: rank 0 shows the report; all end with their own code."""
-    timeout = timedelta(seconds=job.settings.timeout)
+    timeout = timedelta(seconds=job.common.timeout)
     current = {"doing": "start"}
 
     def end_alone(code: int) -> NoReturn:

@@ -8,12 +8,15 @@ expected and observed. Where e - s = c (a - s) for an anchor a, the reference te
     copy goes α = 1 - c of the way to s, and becomes the parameters    n times: cⁿ in place of c
 """
 
+from collections.abc import Sequence
+
 from samestep.app.evidence.bags import Text
 from samestep.experiments.audit.judging import compare
 from samestep.experiments.audit.judging.case import Case
 from samestep.experiments.audit.judging.compare import Difference
 from samestep.experiments.audit.judging.constants import regulariser
 from samestep.experiments.audit.judging.pulls import pull, times_of
+from samestep.experiments.audit.running.vectors import Array, Vectors
 from samestep.experiments.audit.telling.report import Finding
 from samestep.experiments.audit.telling.wording import finding, listing, number
 
@@ -28,31 +31,31 @@ def changed_after_the_step(case: Case, difference: Difference | None) -> Finding
         return None
     names = [name for name, apart in difference.tensors if apart > difference.allowed]
     expected, got = case.reference.parameters, case.ranks[0].parameters
-    start = case.reference.vectors.get("stepped", case.reference.parameters)
+    start = case.reference.vectors.get("stepped", expected)
     if not names or not all(name in each for name in names for each in (expected, got, start)):
         return None
-    which = listing(names)
-    if "stepped" not in case.reference.vectors:
-        return finding(case, "changed_after_step", which=which, how=NOT_THERE)
-    once = [(start[name], expected[name] - start[name]) for name in names]
-    often = [got[name] - start[name] for name in names]
-    to_zero = [-before for before, _ in once]
-    decay = pull(to_zero, [moved for _, moved in once])
-    if times := times_of(1 - decay, 1 - pull(to_zero, often)):
+    once, often = ([end[name] - start[name] for name in names] for end in (expected, got))
+    decay, more = (pull([-start[name] for name in names], moved) for moved in (once, often))
+    if times := times_of(1 - decay, 1 - more):
         return regulariser(case, float(times), names, (_so_often(decay),))
+    return finding(case, "changed_after_step", which=listing(names), how=_how(case, names, start, once, often))
+
+
+def _how(case: Case, names: Sequence[str], start: Vectors, once: Sequence[Array], often: Sequence[Array]) -> Text:
+    """How otherwise than on one process, as far as the differences say so."""
+    if "stepped" not in case.reference.vectors:
+        return NOT_THERE
     begin = case.reference.vectors.get("initial")
     if begin is not None and all(name in begin for name in names):
-        back = [begin[name] - start[name] for name in names]
-        left = pull(back, [moved for _, moved in once])
-        if times := times_of(left, pull(back, often)):
-            return finding(case, "changed_after_step", which=which, how=_interpolated(case, times, 1 - left))
-    factor = pull([moved for _, moved in once], often)
-    how = OTHERWISE
-    if factor:
-        named = case.named(factor)
-        shown = f"{named.name} = {number(factor)}" if named.names else number(factor)
-        how = {"en": f"{shown} times as far as on one process", "zh": f"改动的幅度是单进程的 {shown} 倍"}
-    return finding(case, "changed_after_step", which=which, how=how)
+        left, less = (pull([begin[name] - start[name] for name in names], moved) for moved in (once, often))
+        if times := times_of(left, less):
+            return _interpolated(case, times, 1 - left)
+    factor = pull(once, often)
+    if not factor:
+        return OTHERWISE
+    named = case.named(factor)
+    shown = f"{named.name} = {number(factor)}" if named.names else number(factor)
+    return {"en": f"{shown} times as far as on one process", "zh": f"改动的幅度是单进程的 {shown} 倍"}
 
 
 def changed_by_each(case: Case, difference: Difference | None) -> Finding | None:

@@ -80,9 +80,18 @@ class Case:
         """Relative residual below which two gradients are proportional, and factors equal; more in coarser types."""
         return max(1e-9, COARSE * self.atol)
 
+    @property
+    def cast_on_ranks_only(self) -> bool:
+        """The ranks go through torch.autocast, the reference does not."""
+        on = [any(limit.kind == "autocast" for limit in trace.limits) for trace in (self.reference, *self.ranks)]
+        return any(on[1:]) and not on[0]
+
     def goes_through(self, kind: str) -> bool:
-        """Whether something was seen that is as coarse as this type: in the reference, a hook, or a collective."""
-        if any(trace.hooks for trace in self.ranks):
+        """Whether something was seen that is as coarse as this type: in the reference, a hook, or a collective.
+
+        A hook, and autocast where the reference has none, may go through any type.
+        """
+        if any(trace.hooks for trace in self.ranks) or self.cast_on_ranks_only:
             return True
         seen = {kind for trace in self.ranks for kind in trace.types} | ({self.coarsest} if self.coarsest else set())
         units = precision.UNITS

@@ -90,6 +90,13 @@ def _not_finite(case: Case, which: str) -> Finding:
 
 
 def _limits_met(case: Case) -> tuple[Text, ...]:
+    if case.cast_on_ranks_only:
+        return (
+            {
+                "en": "torch.autocast is on where there are several processes, and off on one.",
+                "zh": "多个进程时开着 torch.autocast，单进程时没有。",
+            },
+        )
     if case.blurred:
         return (
             {

@@ -82,8 +82,8 @@ def _adds_up(case: Case, earlier: int) -> bool:
     columns: list[Vectors | None] = []
     weights: list[float] = []
     for trace, cells in zip(case.ranks, case.cells, strict=True):
-        for number_, cell in enumerate(cells):
-            gradient = _from(case, trace, max(number_ - earlier, 0), cell) if cell else None
+        for k, cell in enumerate(cells):
+            gradient = _from(case, trace, max(k - earlier, 0), cell) if cell else None
             if cell and gradient is None:
                 return False
             columns.append(gradient)
@@ -91,10 +91,10 @@ def _adds_up(case: Case, earlier: int) -> bool:
     return Span(columns).against(case.gradient).residual(np.array(weights)) < reweighting.fitting(case.near)
 
 
-def _from(case: Case, trace: Trace, number_: int, cell: Cell) -> Vectors | None:
+def _from(case: Case, trace: Trace, k: int, cell: Cell) -> Vectors | None:
     """The gradient of a cell alone, at the parameters that this backward of the rank met."""
     assert case.variations is not None
-    changed = [each for each in trace.met if each <= number_]
+    changed = [each for each in trace.met if each <= k]
     if not changed:
         return case.basis(cell)
     met = trace.vectors[MET.format(changed[-1])]

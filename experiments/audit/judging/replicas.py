@@ -7,14 +7,13 @@ from samestep.app.evidence.bags import Text
 from samestep.experiments.audit.judging import compare, parameters
 from samestep.experiments.audit.judging.after_step import changed_by_each
 from samestep.experiments.audit.judging.case import Case
+from samestep.experiments.audit.judging.combining import combined_afterwards
 from samestep.experiments.audit.judging.measured import differing, who_is_missing
-from samestep.experiments.audit.running.collectives import WITHIN
 from samestep.experiments.audit.telling.report import Finding
 from samestep.experiments.audit.telling.wording import finding, listing, numbers, unknown
 
 FEW = 16
 """Numbers of a gradient below which two may be multiples of each other by chance."""
-AFTERWARDS: Text = {"en": "their parameters are averaged afterwards", "zh": "之后再平均参数"}
 
 
 def explain_replicas(case: Case) -> Finding | None:
@@ -42,8 +41,8 @@ def explain_replicas(case: Case) -> Finding | None:
             "model, with the same optimizer?",
             "各 rank 用相同的梯度更新，参数却不同：它们的初始模型和优化器相同吗？",
         )
-    if _met_after_the_step(case) and not compare.replicas(case.ranks, "parameters", case.atol).there:
-        return finding(case, "parameters_averaged", what=AFTERWARDS, evidence=_which(case))
+    if combined := combined_afterwards(case, _which(case)):
+        return combined
     missing = who_is_missing(case)
     evidence = (*_which(case), *((missing,) if missing else ()))
     return finding(case, "not_reduced", why=_why_not_reduced(case), evidence=evidence)
@@ -73,16 +72,6 @@ def _changed_by_each(case: Case) -> Finding | None:
         + drawn["en"],
         "最后一次反向之后各 rank 的梯度相同；在更新之前各自又把它改成了不同的。" + drawn["zh"],
     )
-
-
-def _met_after_the_step(case: Case) -> bool:
-    """Every rank called a collective after its last step: parameters that agree may also do so by chance."""
-    for trace in case.ranks:
-        last = len(trace.events) - trace.events[::-1].index("step") if trace.steps else 0
-        after = trace.events[last:]
-        if not any(event.startswith("collective") and not event.endswith(WITHIN) for event in after):
-            return False
-    return True
 
 
 def not_waited(case: Case) -> Finding | None:

@@ -170,7 +170,7 @@ def _reweighted(case: Case, block: Block, weights: Array, evidence: tuple[Text, 
         return finding(case, rule.pattern, weights=shown, evidence=evidence, term=block.name)
     if rule.pattern == "dropped_microbatch":
         cells = [cell for row in padded(case.cells) for cell in row]
-        samples = listing(sorted(sample for number_ in rule.cells for sample in cells[number_]))
+        samples = listing(sorted(sample for cell in rule.cells for sample in cells[cell]))
         which: Text = {
             "en": f"sample {samples} in the term “{block.name}”",
             "zh": f"“{block.name}”项中的样本 {samples}",

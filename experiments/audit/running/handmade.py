@@ -117,14 +117,35 @@ def lost_in_reduction(case: Case) -> Finding | None:
         return None
     wrong = [row.name for row in case.rows() if row.status not in ("same", "zero")]
     residual = parameters.residual(case.reference.gradient, case.gradient)
-    hooks = list(dict.fromkeys(hook for trace in case.ranks for hook in trace.hooks))
-    through: Text = {"en": "the reduction", "zh": "归约"}
-    computed = _computed_by_all(case)
-    if computed is not None and not compare.vectors(expected, computed, case.atol).there:
-        through = {"en": "what the step does to it after the reduction", "zh": "归约之后这一步对梯度的处理"}
-    elif hooks:
-        through = {"en": f"the hook {listing(hooks)}", "zh": f"钩子 {listing(hooks)}"}
+    through = _what_loses_it(case, expected)
     return finding(case, "lossy_reduction", through=through, residual=residual, wrong=listing(wrong))
+
+
+def _what_loses_it(case: Case, expected: Vectors) -> Text:
+    """As far as it can be told from what the last backward left on every rank."""
+    hooks = list(dict.fromkeys(hook for trace in case.ranks for hook in trace.hooks))
+    left = [trace.vectors.get("computed") for trace in case.ranks]
+    known = [each for each in left if each is not None]
+    if len(known) == len(left):
+        if not compare.replicas(case.ranks, "computed", case.atol).there:
+            if not compare.vectors(expected, known[0], case.atol).there:
+                return {"en": "what the step does to it after the reduction", "zh": "归约之后这一步对梯度的处理"}
+        elif all(map(_is_sum_of_its_parts, [case] * len(left), case.ranks)):
+            return {
+                "en": "what the step does between the last backward and its end, the reduction included,",
+                "zh": "最后一次反向之后这一步的处理（包括归约）",
+            }
+        else:
+            return {"en": "what the step does to it between two backwards", "zh": "两次反向之间这一步对梯度的处理"}
+    if hooks:
+        return {"en": f"the hook {listing(hooks)}", "zh": f"钩子 {listing(hooks)}"}
+    return {"en": "the reduction", "zh": "归约"}
+
+
+def _is_sum_of_its_parts(case: Case, trace: Trace) -> bool:
+    """Whether the last backward left what this rank's backwards have added."""
+    own = _total(case, contributions([trace]), f"own{trace.rank}", 1.0)
+    return not compare.vectors(own, trace.vectors["computed"], case.atol).there
 
 
 def of_parts(case: Case, norm: float) -> bool:

@@ -27,12 +27,20 @@ TEXTS: dict[str, Text] = {
         "it first.",
         "zh": "{where} 开着：梯度带有它的舍入误差，超出 float64 的容差。请先关掉它再审计。",
     },
+    "autocast of float64": {
+        "en": "{where} is on and leaves float64 as it is: nothing was rounded, and what it rounds in training was not "
+        "judged. --dtype float32 shows that.",
+        "zh": "{where} 开着，但它不改变 float64：这里没有任何舍入，训练时它的舍入也就没有被判断。"
+        "用 --dtype float32 可以看到。",
+    },
 }
 
 
 def limits(case: Case) -> tuple[Text, ...]:
     """One text for every kind that the reference or a rank met."""
     met = {limit.kind: limit.where for trace in (case.reference, *case.ranks) for limit in trace.limits}
+    if "autocast" in met and case.reference.stored == "float64" and case.coarsest is None:
+        met["autocast of float64"] = met.pop("autocast")
     return tuple(
         {"en": TEXTS[kind]["en"].format(where=where), "zh": TEXTS[kind]["zh"].format(where=where)}
         for kind, where in met.items()

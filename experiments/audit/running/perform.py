@@ -41,7 +41,7 @@ class Variation:
     """How a run on one process departs from the reference.
 
     part    only these samples
-    shares  step() itself, with these microbatches
+    shares  step() itself, with these microbatches, and what each adds is kept
     term    only this summand of the loss carries a gradient, by its name in a trace
     begin   parameters and buffers to begin with
     move    added to the parameters before the step
@@ -106,9 +106,12 @@ def vary(place: Path, dtype: torch.dtype, device: torch.device, folder: Path, va
     """The first update of a variation of the reference: its gradients, losses and events."""
     file, built, data, recorder, context = _prepared(place, dtype, device, folder, variation)
     run = file.reference if variation.shares is None else file.step
+    if variation.shares is not None:
+        recorder.catch_contributions()
     with variation.under():
         _run(recorder, lambda: run(context, built.model, built.optimizer, data, built.others))
     recorder.finish(lambda mine: mine, whole=False)
+    recorder.stop()
     return _kept(recorder.run, folder).updates[0].load()
 
 

@@ -196,10 +196,7 @@ def load(place: Path, dtype: torch.dtype) -> ReaderFile:
     """Run the file as a new module, with its folder importable; raises ReaderError."""
     if not place.is_file():
         raise ReaderError(f"there is no file {place}")
-    folder = str(place.parent)
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    _forget(place.parent)
+    _come_first(str(place.parent))
     name = f"audited_{place.stem}"
     spec = importlib.util.spec_from_file_location(name, place)
     if spec is None or spec.loader is None:
@@ -216,13 +213,20 @@ def load(place: Path, dtype: torch.dtype) -> ReaderFile:
 
 _ELSEWHERE = set(sys.modules)
 """Modules that are in no reader's folder: those that were there before any file was loaded, and libraries."""
+_FOLDERS: set[str] = set()
+"""Readers' folders that files were loaded from."""
 
 
-def _forget(folder: Path) -> None:
-    """Drop what earlier runs loaded from the reader's folder, so that no run sees another's module state."""
+def _come_first(folder: str) -> None:
+    """Let names be looked for in this reader's folder before any other, and forget what earlier runs have loaded.
+
+    So no run sees another's module state, nor a module of the same name beside another file.
+    """
+    sys.path[:] = [folder, *(place for place in sys.path if place != folder)]
+    _FOLDERS.add(folder)
     for name in sys.modules.keys() - _ELSEWHERE:
         source = getattr(sys.modules[name], "__file__", None)
-        if source and os.path.dirname(source) == str(folder):
+        if source and os.path.dirname(source) in _FOLDERS:
             del sys.modules[name]
         elif source is None or f"{os.sep}site-packages{os.sep}" in source:
             _ELSEWHERE.add(name)

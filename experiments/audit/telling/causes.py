@@ -249,9 +249,10 @@ CAUSES: dict[str, Cause] = {
     "lossy_reduction": Cause(
         {
             "en": "What the ranks computed adds up to the right gradient; {through} does not hand it on as it is "
-            "(relative error {residual:.1e}, in {wrong}): it compresses, quantises, drops or adds something.",
+            "(relative error {residual:.1e}, in {wrong}): it compresses, quantises, clips, drops or adds "
+            "something.",
             "zh": "各 rank 算出的梯度加起来是对的；{through}没有原样传递它（相对误差 {residual:.1e}，在 {wrong}）："
-            "它压缩、量化、丢弃或添加了什么。",
+            "它压缩、量化、裁剪、丢弃或添加了什么。",
         },
         "mixed-precision-order#sec-sums",
         "reduction_precision",
@@ -298,10 +299,9 @@ CAUSES: dict[str, Cause] = {
     "carried_over": Cause(
         {
             "en": "Something is carried from one microbatch to the next, such as a hidden state, a queue or a running "
-            "statistic: what the first backward of every rank adds is what its samples give alone, what later ones "
-            "add is not.",
+            "statistic: run on one process, the same samples add another gradient after other samples.",
             "zh": "有东西从一个微批带到了下一个，例如隐藏状态、队列或滑动统计量："
-            "每个 rank 的第一次反向所加的，正是其样本单独给出的；之后各次所加的却不是。",
+            "在单进程上，同样的样本跟在不同的样本之后，所加的梯度就不同。",
         },
         "parallel-correctness#sec-equivalence",
         "objective_weights",

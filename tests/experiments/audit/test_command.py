@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from samestep.experiments.__main__ import main
-from samestep.experiments.audit import Report, command
+from samestep.experiments.audit import Report, audit_many, command
 from samestep.experiments.audit.failure import Failure
+from samestep.experiments.audit.settings import SettingsError
 from samestep.experiments.audit.telling.report import PlanReport, Stage, as_json, failed
 from samestep.experiments.registry import ROOT
 
@@ -54,6 +55,11 @@ def plan(verdict: str, first: str | None = None) -> PlanReport:
 )
 def test_the_worst_plan_is_the_verdict_and_the_exit_code(report: Report, verdict: str, code: int) -> None:
     assert (report.verdict, report.code) == (verdict, code)
+
+
+def test_files_that_need_other_processes_are_not_audited_together() -> None:
+    with pytest.raises(SettingsError, match="the same ranks"):
+        audit_many(["a.py", ("b.py", {"processes": 3})])
 
 
 def test_the_report_for_machines_has_the_documented_keys_and_no_infinity() -> None:

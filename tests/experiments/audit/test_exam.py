@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from samestep.experiments.audit import Report, audit_many
+from tests.experiments.audit.asked import ask
 
 FILES = Path(__file__).parent / "exam_files"
 
@@ -30,17 +30,15 @@ SAYS = {
 }
 
 
-@pytest.fixture(scope="module")
-def reports() -> dict[str, Report]:
-    return dict(zip(EXPECTED, audit_many([FILES / f"{name}.py" for name in EXPECTED]), strict=True))
+REPORTS = ask({name: FILES / f"{name}.py" for name in EXPECTED})
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_a_step_gets_its_verdict_and_its_cause(reports: dict[str, Report], name: str) -> None:
-    report = reports[name]
+def test_a_step_gets_its_verdict_and_its_cause(name: str) -> None:
+    report = REPORTS[name]
     assert (report.verdict, report.first_difference, report.cause) == EXPECTED[name], report
 
 
 @pytest.mark.parametrize("name", SAYS)
-def test_what_has_no_cause_of_its_own_is_said_in_a_sentence(reports: dict[str, Report], name: str) -> None:
-    assert SAYS[name] in str(reports[name])
+def test_what_has_no_cause_of_its_own_is_said_in_a_sentence(name: str) -> None:
+    assert SAYS[name] in str(REPORTS[name])

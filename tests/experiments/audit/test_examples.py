@@ -4,16 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from samestep.experiments.audit import Report, audit_many
 from samestep.experiments.registry import ROOT
+from tests.experiments.audit.asked import ask
 
 EXAMPLES = sorted((ROOT / "experiments" / "audit" / "examples").glob("[!_]*.py"))
 NAMES = [example.stem for example in EXAMPLES]
-
-
-@pytest.fixture(scope="module")
-def reports() -> dict[str, Report]:
-    return dict(zip(NAMES, audit_many(EXAMPLES, plan="all"), strict=True))
+REPORTS = ask(dict(zip(NAMES, EXAMPLES, strict=True)), plan="all")
 
 
 def test_every_kind_of_step_has_its_example() -> None:
@@ -21,18 +17,18 @@ def test_every_kind_of_step_has_its_example() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_example_is_the_same_update_under_every_plan(reports: dict[str, Report], name: str) -> None:
-    assert [(plan.name, plan.verdict) for plan in reports[name].plans] == [
+def test_an_example_is_the_same_update_under_every_plan(name: str) -> None:
+    assert [(plan.name, plan.verdict) for plan in REPORTS[name].plans] == [
         ("ragged", "same"),
         ("contiguous", "same"),
         ("empty-rank", "same"),
         ("tail", "same"),
-    ], reports[name]
+    ], REPORTS[name]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_samples_of_an_example_are_recognised(reports: dict[str, Report], name: str) -> None:
-    for plan in reports[name].plans:
+def test_the_samples_of_an_example_are_recognised(name: str) -> None:
+    for plan in REPORTS[name].plans:
         assert {stage.stage: stage.status for stage in plan.stages}["samples"] == "same", plan.name
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from samestep.experiments.audit import Report, audit_many
+from tests.experiments.audit.asked import ask
 
 FILES = Path(__file__).parent / "files"
 TIMEOUT = 15.0
@@ -21,28 +21,25 @@ MESSAGES = {
 ON_RANK_1 = [name for name in MESSAGES if name.endswith("_on_rank_1")]
 
 
-@pytest.fixture(scope="module")
-def reports() -> dict[str, Report]:
-    files = [FILES / f"{name}.py" for name in MESSAGES]
-    return dict(zip(MESSAGES, audit_many(files, timeout=TIMEOUT), strict=True))
+REPORTS = ask({name: FILES / f"{name}.py" for name in MESSAGES}, timeout=TIMEOUT)
 
 
 @pytest.mark.parametrize("name", MESSAGES)
-def test_a_file_that_cannot_be_run_says_why(reports: dict[str, Report], name: str) -> None:
-    report = reports[name]
+def test_a_file_that_cannot_be_run_says_why(name: str) -> None:
+    report = REPORTS[name]
     assert (report.verdict, report.code) == ("error", 2)
     assert MESSAGES[name] in str(report.failure)
 
 
 @pytest.mark.parametrize("name", ON_RANK_1)
-def test_the_rank_to_blame_is_named(reports: dict[str, Report], name: str) -> None:
-    failure = reports[name].failure
+def test_the_rank_to_blame_is_named(name: str) -> None:
+    failure = REPORTS[name].failure
     assert failure is not None
     assert failure.rank == 1
 
 
-def test_the_readers_traceback_holds_no_frame_of_ours(reports: dict[str, Report]) -> None:
-    failure = reports["raises_on_rank_1"].failure
+def test_the_readers_traceback_holds_no_frame_of_ours() -> None:
+    failure = REPORTS["raises_on_rank_1"].failure
     assert failure is not None
     assert 'raises_on_rank_1.py", line' in failure.own_traceback
     assert "experiments/audit/" not in failure.own_traceback.replace("tests/experiments/audit/files", "")

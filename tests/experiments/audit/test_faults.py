@@ -1,17 +1,16 @@
 """Every planted fault is named, and the right version beside it is found to be the same update.
 
-The files are those a reader might bring. All of them are audited by one set of processes for each shape, so that the
-tests below only look at reports.
+The files are those a reader might bring. The tests below only look at reports.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 import pytest
 
-from samestep.experiments.audit import Report, audit_many
+from samestep.experiments.audit import Report
+from tests.experiments.audit.asked import ask
 
 FILES = Path(__file__).parent / "files"
 SHAPES = ((2, 3), (3, 2))
@@ -131,51 +130,48 @@ def on_both(*values: object, exchanged: Sequence[object]) -> pytest.MarkDecorato
     return pytest.mark.parametrize(("shape", "each"), pairs, ids=name_of)
 
 
-@cache
-def audited(shape: Shape) -> Reports:
-    """The report of every file, from one launch of P processes."""
+def asked(shape: Shape) -> Reports:
+    """The reports of every file, with P processes and K microbatches."""
     processes, microbatches = shape
     names = [*(fault.wrong for fault in EXCHANGED), *RIGHT_EXCHANGED, EVERYTHING_EVERYWHERE, REDUCED_AGAIN_AND_AGAIN]
     if shape == SHAPES[0]:
         alone = (STEPPED_ON_EMPTY, EVERYTHING_EVERYWHERE, REDUCED_AGAIN_AND_AGAIN, DROPOUT)
         names = [*(fault.wrong for fault in FAULTS), *RIGHT, *VACUOUS, *alone]
-    files = [FILES / f"{name}.py" for name in names]
-    return dict(zip(names, audit_many(files, processes=processes, microbatches=microbatches), strict=True))
+    options = {} if shape == SHAPES[0] else {"processes": processes, "microbatches": microbatches}
+    return ask({name: FILES / f"{name}.py" for name in names}, **options)
 
 
-@pytest.fixture(scope="module")
-def reports() -> Reports:
-    """Those of the first shape."""
-    return audited(SHAPES[0])
+AUDITED = {shape: asked(shape) for shape in SHAPES}
+REPORTS = AUDITED[SHAPES[0]]
 
 
 @on_both(*FAULTS, exchanged=EXCHANGED)
 def test_a_planted_fault_is_named(shape: Shape, each: Fault) -> None:
-    report = audited(shape)[each.wrong]
+    report = AUDITED[shape][each.wrong]
     found = (report.verdict, report.cause, report.first_difference, report.factor)
     assert found == ("different", each.cause, each.first_difference, each.factor), report
 
 
 @on_both(*RIGHT, exchanged=RIGHT_EXCHANGED)
 def test_the_right_version_is_the_same_update(shape: Shape, each: str) -> None:
-    report = audited(shape)[each]
+    report = AUDITED[shape][each]
     assert report.verdict == "same", report
 
 
 @pytest.mark.parametrize("name", VACUOUS)
-def test_a_run_that_proves_nothing_is_never_called_the_same(reports: Reports, name: str) -> None:
-    assert reports[name].verdict == "vacuous", reports[name]
+def test_a_run_that_proves_nothing_is_never_called_the_same(name: str) -> None:
+    assert REPORTS[name].verdict == "vacuous", REPORTS[name]
 
 
-def test_a_step_on_an_empty_window_is_named(reports: Reports) -> None:
+def test_a_step_on_an_empty_window_is_named() -> None:
     """Its right version skips, and so is vacuous."""
-    report = reports[STEPPED_ON_EMPTY]
+    report = REPORTS[STEPPED_ON_EMPTY]
     assert (report.verdict, report.cause, report.first_difference) == ("different", "stepped_on_empty", "parameters")
 
 
 @on_both(EVERYTHING_EVERYWHERE, exchanged=[EVERYTHING_EVERYWHERE])
 def test_a_forgotten_sampler_is_the_same_update_at_p_times_the_work(shape: Shape, each: str) -> None:
-    (plan,) = audited(shape)[each].plans
+    (plan,) = AUDITED[shape][each].plans
     assert plan.verdict == "same"
     assert any("every sample" in note["en"] for note in plan.notes), plan.notes
 
@@ -183,7 +179,7 @@ def test_a_forgotten_sampler_is_the_same_update_at_p_times_the_work(shape: Shape
 @on_both(REDUCED_AGAIN_AND_AGAIN, exchanged=[REDUCED_AGAIN_AND_AGAIN])
 def test_a_sum_over_ranks_that_is_summed_again_shows_in_the_weights(shape: Shape, each: str) -> None:
     """With K microbatches the first one is multiplied by P another K - 1 times, the last one never."""
-    report = audited(shape)[each]
+    report = AUDITED[shape][each]
     assert (report.verdict, report.first_difference) == ("different", "gradient")
     assert report.cause != "duplicated_samples"
     (plan,) = report.plans
@@ -198,9 +194,9 @@ def test_a_sum_over_ranks_that_is_summed_again_shows_in_the_weights(shape: Shape
 @pytest.mark.parametrize(
     ("name", "feature", "verdict"), [(DROPOUT, "dropout", "vacuous"), (BATCH_NORM, "BatchNorm1d", "different")]
 )
-def test_what_breaks_the_method_is_said(reports: Reports, name: str, feature: str, verdict: str) -> None:
+def test_what_breaks_the_method_is_said(name: str, feature: str, verdict: str) -> None:
     """Masks of another run prove nothing; statistics of each part are another update."""
-    (plan,) = reports[name].plans
+    (plan,) = REPORTS[name].plans
     assert plan.verdict == verdict
     assert any(feature in limit["en"] and feature in limit["zh"] for limit in plan.limits), plan.limits
 
@@ -208,7 +204,7 @@ def test_what_breaks_the_method_is_said(reports: Reports, name: str, feature: st
 @on_both("accumulate_means", exchanged=["accumulate_means"])
 def test_effective_weights_are_set_against_the_right_ones(shape: Shape, each: str) -> None:
     """A mean of means weighs every microbatch 1/(P·K); right is the number of its valid tokens over all of them."""
-    report = audited(shape)[each]
+    report = AUDITED[shape][each]
     (plan,) = report.plans
     assert plan.finding is not None
     assert plan.finding.weights is not None

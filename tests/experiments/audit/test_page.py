@@ -15,7 +15,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from samestep.app.contract.paths import leaves
-from samestep.experiments.audit import Report, Settings, audit_many
+from samestep.experiments.audit import Report, Settings
 from samestep.experiments.audit.command import add_to
 from samestep.experiments.audit.failure import Failure
 from samestep.experiments.audit.running import plans
@@ -24,10 +24,19 @@ from samestep.experiments.audit.telling.page import WIKI, command, page, write
 from samestep.experiments.audit.telling.printing import Language
 from samestep.experiments.audit.telling.report import as_json, failed
 from samestep.experiments.registry import ROOT
+from tests.experiments.audit.asked import ask
 
 RIGHT, WRONG, CROSS, NORM = "global_count", "rank_means", "contrastive_detached", "clip_before_reduction"
 WALKTHROUGH = ROOT / "experiments" / "audit" / "walkthrough"
 FILES = ROOT / "tests" / "experiments" / "audit" / "files"
+REPORTS = ask(
+    {
+        RIGHT: WALKTHROUGH / f"{RIGHT}.py",
+        WRONG: WALKTHROUGH / f"{WRONG}.py",
+        CROSS: FILES / f"{CROSS}.py",
+        NORM: FILES / f"{NORM}.py",
+    }
+)
 SVG = "{http://www.w3.org/2000/svg}"
 PLACEHOLDERS = {
     "P": 2,
@@ -42,9 +51,8 @@ PLACEHOLDERS = {
 
 @pytest.fixture(scope="module")
 def reports() -> Mapping[str, Report]:
-    """Four files, each under a plan with unequal cells, audited by one set of processes."""
-    places = [WALKTHROUGH / f"{RIGHT}.py", WALKTHROUGH / f"{WRONG}.py", FILES / f"{CROSS}.py", FILES / f"{NORM}.py"]
-    return dict(zip((RIGHT, WRONG, CROSS, NORM), audit_many(places), strict=True))
+    """Four files, each under a plan with unequal cells."""
+    return REPORTS
 
 
 @pytest.fixture(scope="module", params=["zh", "en"])

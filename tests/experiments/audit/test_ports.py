@@ -4,11 +4,13 @@
 the script has it, however far it is indented.
 """
 
+import re
 from pathlib import Path
 
 import pytest
 
-from samestep.experiments.audit import Report, audit_many
+from samestep.experiments.registry import ROOT
+from tests.experiments.audit.asked import ask
 
 FOLDER = Path(__file__).parent / "ports"
 NAMES = ("nanogpt", "clip", "sft", "fsdp2")
@@ -34,21 +36,27 @@ def test_a_port_takes_at_most_15_lines_beside_the_readers_own(name: str) -> None
     assert 0 < beside_their_own(name) <= MOST
 
 
-@pytest.fixture(scope="module")
-def reports() -> dict[str, Report]:
-    even = [CUT, *(name for name in NAMES if name not in RAGGED)]
-    found = dict(zip(RAGGED, audit_many([FOLDER / f"{name}.py" for name in RAGGED]), strict=True))
-    one = audit_many([FOLDER / f"{name}.py" for name in even], plan="contiguous", microbatches=1)
-    return found | dict(zip(even, one, strict=True))
+ONE_EACH = ask(
+    {name: FOLDER / f"{name}.py" for name in (CUT, *NAMES) if name not in RAGGED}, plan="contiguous", microbatches=1
+)
+REPORTS = ONE_EACH | ask({name: FOLDER / f"{name}.py" for name in RAGGED})
+
+
+@pytest.mark.parametrize("language", ["zh", "en"])
+def test_the_chapter_counts_the_same_lines(language: str) -> None:
+    text = (ROOT / "content" / language / "50-first-difference.md").read_text("utf-8")
+    rows = re.findall(r"^\| [^|]+ \| (\d+) \| (\d+) \|", text, re.MULTILINE)
+    counted = [(len(lines(f"{name}_train")), beside_their_own(name)) for name in NAMES]
+    assert [(int(own), int(beside)) for own, beside in rows] == counted
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_port_is_the_same_update(reports: dict[str, Report], name: str) -> None:
-    assert reports[name].verdict == "same", reports[name]
+def test_a_port_is_the_same_update(name: str) -> None:
+    assert REPORTS[name].verdict == "same", REPORTS[name]
 
 
-def test_a_gather_that_cuts_the_graph_on_one_process_too_is_found_out(reports: dict[str, Report]) -> None:
+def test_a_gather_that_cuts_the_graph_on_one_process_too_is_found_out() -> None:
     """Both runs agree; the reference's gradient is not the derivative of its own loss."""
-    report = reports[CUT]
+    report = ONE_EACH[CUT]
     assert (report.verdict, report.first_difference, report.cause) == ("different", None, "detached_remote"), report
     assert "not the derivative" in str(report)

@@ -119,6 +119,18 @@ def test_every_load_is_a_fresh_module_and_so_are_the_files_beside_it(load: Load,
     assert [load(text).module.seen, load(text).module.seen] == [1, 1]
 
 
+def test_a_file_gets_the_module_beside_itself_and_not_one_of_the_same_name_beside_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for name in ("first", "second", "first"):
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        (folder / "what_is_shared.py").write_text(f"where = {name!r}\n")
+        (folder / "my_step.py").write_text("from what_is_shared import where\n" + BUILD + DATA + STEP)
+        assert reader.load(folder / "my_step.py", torch.float64).module.where == name
+
+
 def test_an_unseeded_build_has_another_digest_and_a_seeded_one_the_same(load: Load) -> None:
     unseeded = load(BUILD + DATA + STEP)
     assert reader.built_digest(*unseeded.build()) != reader.built_digest(*unseeded.build())
