@@ -10,14 +10,41 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from samestep.app.evidence.bags import Control
+from samestep.experiments.conformance.frameworks import Framework
+from samestep.experiments.conformance.pairs import Report
 from samestep.experiments.conformance.scenarios import SCENARIOS, Scenario
 from samestep.experiments.conformance.watched import WATCH, Task, place
+from samestep.experiments.results import control
 
 AGREES = 1e-4
-"""Greatest difference of a coefficient between the two readings."""
+"""Greatest difference of a coefficient between the two readings; of a row in low precision, its own tolerance."""
 OTHER_UNITS = "watch weighs tokens, and counts another number of them than these rows have coefficients"
 
 Tokens = Sequence[Sequence[Sequence[float]]]
+
+
+def judged(framework: Framework, version: str, report: Report, seen: Path) -> Control | str:
+    """Every coefficient that was solved for is what watch saw pass in the folder `seen`; or why nothing is compared."""
+    found = {
+        task: compare(seen / framework.id, task, ranks[0]["tokens"])
+        for task, ranks in report.measured.items()
+        if ranks[0] is not None and ranks[0]["kind"] == "coefficients"
+    }
+    known = {task: away for task, away in found.items() if not isinstance(away, str)}
+    reasons = {"-".join(task): why for task, why in found.items() if isinstance(why, str)}
+    if not known:
+        why = "; ".join(dict.fromkeys(reasons.values())) or "it compares coefficients of tokens, and no row has any"
+        return f"--reader watch: {why}"
+    name = f"{framework.name} {version}"
+    return control(
+        f"watched-{framework.id}-{version}".replace(".", "-"),
+        {"zh": f"watch 读到的 {name} 的系数相同", "en": f"watch reads the same coefficients of {name}"},
+        all(away <= max(AGREES, report.settings[setting]["tolerance"]) for (setting, _), away in known.items()),
+        compared=len(known),
+        not_compared=reasons,
+        largest=max(known.values()),
+    )
 
 
 def compare(folder: Path, task: Task, tokens: Tokens) -> float | str:

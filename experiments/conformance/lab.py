@@ -85,9 +85,11 @@ def run(place: Path, options: Mapping[str, Json], tell: Tell) -> Result:
                 continue
             if watch is not None:
                 for subject, report in reports:
-                    agrees, unread = _watch_agrees(subject, report, watch)
-                    controls += agrees
-                    absent += unread
+                    agreed = agreement.judged(subject.framework, subject.version, report, watch)
+                    if isinstance(agreed, str):
+                        absent.append(_absent(subject.framework, agreed, subject.version))
+                    else:
+                        controls.append(agreed)
         for subject, report in reports:
             environment |= _environment(subject, report) if environment else report.environment
             own = list(rows_of(subject, report))
@@ -217,31 +219,6 @@ def _environment(subject: Subject, report: Report) -> dict[str, Json]:
         report.environment.get("python") if family else None
     )  # not said where the last measurement ended its process
     return {f"python of {family.id}": found} if family and found else {}
-
-
-def _watch_agrees(subject: Subject, report: Report, seen: Path) -> tuple[list[Control], list[NotMeasured]]:
-    """Every coefficient that was solved for is what watch saw pass, or nothing is compared and why not."""
-    found = {
-        task: agreement.compare(seen / subject.framework.id, task, ranks[0]["tokens"])
-        for task, ranks in report.measured.items()
-        if ranks[0] is not None and ranks[0]["kind"] == "coefficients"
-    }
-    known = {task: away for task, away in found.items() if not isinstance(away, str)}
-    reasons = [away for away in found.values() if isinstance(away, str)]
-    if not known:
-        why = "; ".join(dict.fromkeys(reasons)) or "it compares coefficients of tokens, and no row has any"
-        return [], [_absent(subject.framework, f"--reader watch: {why}", subject.version)]
-    name = f"{subject.framework.name} {subject.version}"
-    return [
-        control(
-            _slug(f"watched-{subject.framework.id}-{subject.version}"),
-            {"zh": f"watch 读到的 {name} 的系数相同", "en": f"watch reads the same coefficients of {name}"},
-            max(known.values()) <= agreement.AGREES,
-            compared=len(known),
-            not_compared={"-".join(task): why for task, why in found.items() if isinstance(why, str)},
-            largest=max(known.values()),
-        )
-    ], []
 
 
 def _unavailable(subject: Subject, report: Report) -> Iterator[NotMeasured]:
