@@ -215,9 +215,8 @@ def _family(subject: Subject) -> Family | None:
 def _environment(subject: Subject, report: Report) -> dict[str, Json]:
     """Of a family, the Python that its environment has; all else is named with its rows."""
     family = _family(subject)
-    found = (
-        report.environment.get("python") if family else None
-    )  # not said where the last measurement ended its process
+    # Not said where the last measurement ended its process.
+    found = report.environment.get("python") if family else None
     return {f"python of {family.id}": found} if family and found else {}
 
 

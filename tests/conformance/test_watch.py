@@ -12,6 +12,7 @@ import sys
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -186,13 +187,41 @@ def test_loops_of_public_training_scripts_get_the_weights_that_are_found_by_hand
         assert update.cause == cause, report
 
 
-@pytest.mark.parametrize("framework", ["torch_ddp", "torch_fsdp2", "accelerate", "transformers", "trl", "lightning"])
-def test_watch_reads_the_coefficients_that_the_conformance_lab_solves_for(framework: str, tmp_path: Path) -> None:
-    wanted = {"framework": [framework], "scenario": ["A", "B", "C", "D", "E"], "reader": "watch"}
+READ = {
+    **dict.fromkeys(("torch_ddp", "torch_fsdp2", "accelerate", "transformers", "trl", "lightning"), ("ABCDE", 10)),
+    "deepspeed": ("AB", 11),
+    "trl_grpo": ("SGH", 14),
+}
+"""Framework → scenarios, and how many rows at least are compared."""
+
+
+def second_reading(framework: str, scenarios: str, folder: Path) -> Any:
     try:
-        result = lab.run(tmp_path, wanted, lambda step, done: None)
+        wanted = {"framework": [framework], "scenario": [*scenarios], "reader": "watch"}
+        return lab.run(folder, wanted, lambda step, done: None)
     except lab.releases.CannotMeasureError as error:
         pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("framework", READ)
+def test_watch_reads_the_coefficients_that_the_conformance_lab_solves_for(framework: str, tmp_path: Path) -> None:
+    scenarios, rows = READ[framework]
+    result = second_reading(framework, scenarios, tmp_path)
     (control,) = [each for each in result["controls"] if each["id"].startswith("watched-")]
     assert control["met"], control
-    assert control["values"]["compared"] >= 10, control
+    assert control["values"]["compared"] >= rows, control
+
+
+@pytest.mark.parametrize(
+    ("framework", "scenarios", "why"),
+    [
+        ("torch_pipelining", "M", "pipeline stages"),
+        ("trl_preference", "QR", "counts another number of them"),
+    ],
+)
+def test_what_watch_cannot_read_is_refused_with_its_reason(
+    framework: str, scenarios: str, why: str, tmp_path: Path
+) -> None:
+    result = second_reading(framework, scenarios, tmp_path)
+    assert not any(each["id"].startswith("watched-") for each in result["controls"])
+    assert [why in each["reason"] for each in result["not_measured"]] == [True]
