@@ -61,7 +61,7 @@ def _probabilities(node: Node) -> Node | None:
         return below
     children = graph.children(below)
     total = graph.below_views(children[1]) if len(children) == 2 else None
-    if total is None or operation(total) != "Sum":
+    if total is None or not _sums_one_axis(total):
         return None
     both = [graph.below_views(each) for each in (children[0], _first(total))]
     if [_named(each) for each in both] != ["Exp", "Exp"]:
@@ -102,9 +102,17 @@ def _sum_below(node: Node | None) -> Node | None:
         if operation(current) == "Logsumexp":
             return current
         total = graph.below_views(_first(current)) if operation(current) == "Log" else None
-        if _named(total) == "Sum" and _named(graph.below_views(_first(total))) == "Exp":
+        if total is not None and _sums_one_axis(total) and _named(graph.below_views(_first(total))) == "Exp":
             return total
     return None
+
+
+def _sums_one_axis(node: Node) -> bool:
+    """A sum over everything is one over the classes only where there is a single token without an axis of its own."""
+    if operation(node) != "Sum":
+        return False
+    below = _first(node)
+    return len(getattr(node, "_saved_dim", ())) == 1 or (below is not None and len(graph.outputs(below)[0]) == 1)
 
 
 def _alternatives(node: Node | None) -> Iterator[Node]:

@@ -49,22 +49,29 @@ def run(command: Sequence[str], settings: Settings, folder: Path | None, show: C
         print("".join(traceback.format_exception(type(error), error, trace)), end="", file=sys.stderr)
         code = 2
     stop(session)
-    if code == 0 and session.rank == 0:
+    if session.rank != 0:
+        end(code or _told(place))
+    if code == 0:
         wait_for_all(place, WAIT, to_the_end=True)
         code = show(assemble(place, settings.objective, command))
         _tell(place, code)
+        _clear(place)
         if folder is None:
             remove(place)
-    elif code == 0:
-        code = _told(place)
+    else:
+        _tell(place, code)
     end(code)
 
 
 def _tell(place: Path, code: int) -> None:
-    """Give the others the code, and wait until each has read it: it takes its record away then."""
+    """Give the others the code with which to end."""
     written = place / f"{VERDICT}.new"
     written.write_text(str(code), "utf-8")
     written.replace(place / VERDICT)
+
+
+def _clear(place: Path) -> None:
+    """Wait until the others have read the code, each of which takes its record away then, and leave nothing behind."""
     _wait(lambda: len(records.ranks(place)) <= 1, GRACE)
     for file in place.iterdir():
         if file.name.endswith((VERDICT, records.SUFFIX, records.ALIVE)):

@@ -352,6 +352,13 @@ def test_a_mark_is_returned_as_it_is_and_a_mask_of_another_shape_is_refused() ->
         watch.tokens(loss, torch.ones(2))
 
 
+def test_what_is_normalised_over_all_tokens_at_once_is_no_loss_of_tokens(
+    step: Callable[[LogProbabilities], records.Cell],
+) -> None:
+    cell = step(lambda z: (z.exp().sum().log() - z.gather(-1, KNOWN[..., None])).mean())
+    assert (cell.losses, cell.ends[:2]) == ((), ("Mean", "Log"))
+
+
 def test_a_mean_square_by_hand_is_no_loss_of_tokens(step: Callable[[LogProbabilities], records.Cell]) -> None:
     cell = step(lambda z: (z - SOFT).square().mean())
     assert cell.losses == ()
