@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from samestep.app.evidence.bags import Control
+from samestep.app.evidence.bags import Control, Json
 from samestep.experiments.conformance.frameworks import Framework
 from samestep.experiments.conformance.pairs import Report
 from samestep.experiments.conformance.scenarios import SCENARIOS, Scenario
@@ -32,9 +32,12 @@ def judged(framework: Framework, version: str, report: Report, seen: Path) -> Co
         if ranks[0] is not None and ranks[0]["kind"] == "coefficients"
     }
     known = {task: away for task, away in found.items() if not isinstance(away, str)}
-    reasons = {"-".join(task): why for task, why in found.items() if isinstance(why, str)}
+    reasons: dict[str, Json] = {"-".join(task): why for task, why in found.items() if isinstance(why, str)}
     if not known:
-        why = "; ".join(dict.fromkeys(reasons.values())) or "it compares coefficients of tokens, and no row has any"
+        why = (
+            "; ".join(dict.fromkeys(map(str, reasons.values())))
+            or "it compares coefficients of tokens, and no row has any"
+        )
         return f"--reader watch: {why}"
     name = f"{framework.name} {version}"
     return control(
