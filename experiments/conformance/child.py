@@ -2,8 +2,8 @@
 
 For each adapter that `job.json` names it runs the settings in their scenarios, and says of each step:
 
-    {"framework": …}                what follows is of this one
-    {"plan": …}                     settings, tasks (setting, scenario), packages: the framework could be imported
+    {"framework": …, "plan": …}     settings, tasks (setting, scenario), packages: the framework could be imported, and
+                                    what follows is of it
     {"begin": task}                 then one of
     {"done": task, "measurement": …}   what this rank saw, null where it cannot see
     {"unavailable": task, "reason": …} the adapter says why this setting cannot be measured here
@@ -32,7 +32,6 @@ def main(post: Post) -> None:
     for name in pair["hidden"]:
         sys.modules[name] = None  # type: ignore[assignment]  # how Python spells "there is no such module"
     for job in pair["jobs"]:
-        post.say(framework=job["framework"])
         measure(job, post)
 
 
@@ -49,7 +48,8 @@ def measure(job: Mapping[str, Any], post: Post) -> None:
     tasks = [(name, scenario) for name, expected in chosen.items() for scenario in expected]
     tasks = [task for task in tasks if task[1] in (job["scenarios"] or SCENARIOS)]
     described = {setting.id: {**asdict(setting), "expected": chosen[setting.id]} for setting in settings}
-    post.say(plan={"settings": described, "tasks": tasks, "packages": packages})
+    # The first word, after the import that may take as long as `start`.
+    post.say(framework=job["framework"], plan={"settings": described, "tasks": tasks, "packages": packages})
     unavailable = getattr(adapter, "unavailable", lambda setting: None)
     for task in tasks:
         if list(task) in job["finished"]:
