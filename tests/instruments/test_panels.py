@@ -431,6 +431,10 @@ VERDICTS = [
     ("no_sync_timeline?gradients=1,1;1,1&scheme=forwards_first", "coincidence"),
     ("no_sync_timeline?gradients=1,1;1,1&scheme=backward_inside", "same"),
     ("no_sync_timeline?gradients=1,1;1,1&wrapper=fsdp2&scheme=forwards_first", "same"),
+    ("no_sync_timeline?gradients=1,1;1,1&wrapper=hsdp&scheme=added_after_all_reduce", "coincidence"),
+    ("no_sync_timeline?gradients=1,2;3,6&wrapper=hsdp&replica_groups=1&scheme=added_after_all_reduce", "same"),
+    ("no_sync_timeline?gradients=1,1;1,1&wrapper=hsdp&scheme=never", "other"),
+    ("metric_ledger?counts=2;8&losses=0;0&scheme=sum_of_batch_means", "coincidence"),
     ("matrix_update?gradient=1,0;0,1&shards=2&method=polar&scheme=per_shard", "coincidence"),
     ("matrix_update?gradient=1,0;0,1&shards=1&method=polar&scheme=per_shard", "same"),
     (

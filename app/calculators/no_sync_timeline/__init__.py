@@ -267,6 +267,7 @@ def present(inputs: Inputs, scheme: str | None = None) -> View:
         selected=selected,
         current=result.schemes[selected],
         wrapper=inputs.wrapper,
+        groups=inputs.groups if inputs.wrapper == "hsdp" else None,
         ranks=len(inputs.gradients),
         microsteps=inputs.microsteps,
     )

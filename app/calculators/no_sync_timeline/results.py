@@ -84,6 +84,7 @@ class View(Result):
     selected: str
     current: SchemeResult
     wrapper: Wrapper
+    groups: int | None
     ranks: int
     microsteps: int
 
