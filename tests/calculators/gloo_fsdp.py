@@ -2,15 +2,19 @@
 
 Run by `test_fsdp_timeline.py` through `experiments.ranks` on 4 processes; the measuring is the experiment's.
 `options["cases"]` are the bodies, on 2 ranks (two independent pairs) or 4. `options["window"]` are gradients, a row a
-rank: what hybrid sharding on two groups of two left in `.grad` after every backward of every program.
+rank: what hybrid sharding on two groups of two left in `.grad` after every backward of every program. `norm` is the
+gradient of a norm under sequence parallelism whose parts on the two tensor parallel ranks are 256 and 1, with
+parameters in bfloat16 and a `reduce_dtype` of float32.
 """
 
 from typing import Any, cast
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.debug import CommDebugMode
+from torch.distributed.tensor.parallel import SequenceParallel, parallelize_module
 
 from samestep.app.calculators.no_sync_timeline.programs import ProgramName, named
 from samestep.app.evidence.bags import Result
@@ -30,7 +34,7 @@ def run(world: World) -> Result | None:
         answers.append(world.gather(as_json(observe(body, meshes[body["ranks"]]))))
     window = cast(list[list[float]], world.options["window"])
     programs = {name: world.gather(in_groups(name, window[world.rank], hybrid)) for name in named(len(window[0]))}
-    told = {"name": "gloo_fsdp", "answers": answers, "programs": programs}
+    told = {"name": "gloo_fsdp", "answers": answers, "programs": programs, "norm": norm_gradient(hybrid)}
     return cast(Result, told) if world.rank == 0 else None
 
 
@@ -54,6 +58,20 @@ def in_groups(program: ProgramName, own: list[float], mesh: DeviceMesh) -> list[
         calls = {str(call).split(".")[1]: count for call, count in counts.get_comm_counts().items()}
         found.append((switched.grad(), sum(calls.get(name, 0) for name in REDUCING)))
     return found
+
+
+def norm_gradient(mesh: DeviceMesh) -> float:
+    """The first element of the norm's weight gradient; the mesh's second axis is tensor parallel."""
+    model = torch.nn.Sequential(torch.nn.LayerNorm(2, bias=False))
+    parallelize_module(model, mesh["shard"], {"0": SequenceParallel()})
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    fully_shard(model, mesh=mesh["copy"], mp_policy=policy)
+    output = model(torch.tensor([[[1.0, -1.0]]]))
+    local = output.to_local() if isinstance(output, DTensor) else output
+    part = 256.0 if mesh.get_local_rank("shard") == 0 else 1.0
+    torch.autograd.backward(local, torch.tensor([[[part, 0.0]]], dtype=local.dtype))
+    (weight,) = model.parameters()
+    return float(cast(DTensor, weight.grad).full_tensor()[0])
 
 
 def as_json(measured: Measured) -> dict[str, Any]:

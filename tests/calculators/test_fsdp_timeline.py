@@ -87,6 +87,17 @@ def test_hybrid_sharding_reduces_in_groups_and_between_them_as_no_sync_timeline_
             assert found == [[event["grad"][rank], event["collectives"]] for event in told], program
 
 
+def test_reduce_dtype_does_not_cover_the_reduction_over_tensor_parallel_ranks(launched: dict[str, Any]) -> None:
+    """Its own would give 257: parts of a norm's gradient are added in the type of the gradient."""
+    in_bf16, in_float32 = (
+        Asked("reduction_precision").answer(values=[256, 1], ranks=2, dtype=dtype)["placements"]["sum_then_divide"][
+            "reductions"
+        ]["rounded_once"]["sum"]
+        for dtype in ("bfloat16", "float32")
+    )
+    assert (launched["norm"], in_float32) == (in_bf16, 257)
+
+
 def as_measured(moment: dict[str, Any]) -> dict[str, Any]:
     """A moment without what cannot be seen from outside: whether a gather is ahead of its use, and the sum."""
     event = "gather" if moment["event"] == "prefetch" else moment["event"]
