@@ -424,6 +424,7 @@ def test_a_nested_field_comes_as_a_table_or_as_json(client: TestClient, name: st
         ("loss_terms", "term,rank,count,sum,coefficient\nce,0,2,1,1\nce,1,4,3,2\n", "several coefficients"),
         ("pipeline_schedule", "call,part\n0,\n", "blank part in call 0"),
         ("mesh_ledger", "class,square\ndense,1\ndense,2\n", "“dense” 2 times"),
+        ("rl_weights", "rank,microstep,length,group\n0,0,1,0\n9999,9999,1,0\n", "more than 1,000,000 cells"),
         ("rl_weights", "rank,length,group,group\n0,1,0,0\n", "known are columns of rank,length,group"),
     ],
 )
