@@ -45,9 +45,9 @@ class Finished:
         ready = self.ready[path] = Ready.kept(entry, page_headers())
         return ready
 
-    def add(self, path: str, page: Ready, changes: int) -> None:
-        """Take a page that was begun when the evidence had changed so often."""
-        if self.library.changes == changes == self.state.changes:
+    def add(self, path: str, page: Ready) -> None:
+        """Take a page, unless a bag was found to have changed since this state was seen."""
+        if self.library.changes == self.state.changes:
             self.ready[path] = self._new[path] = page
 
     def settle(self) -> None:

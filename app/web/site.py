@@ -53,7 +53,8 @@ class Site:
     pages: Finished = field(init=False)
 
     def __post_init__(self) -> None:
-        self.pages = self._pages(EvidenceState.of(self.evidence))
+        self._book_state = EvidenceState.of(self.evidence)
+        self.pages = self._pages(self._book_state)
 
     def _pages(self, state: EvidenceState) -> Finished:
         kept = Kept(cache_folder() / "pages", self.made_of, str(state.bags)) if self.made_of else None
@@ -107,25 +108,28 @@ class Site:
             self.book, self.search = book, search_index(book, self.panels, self.evidence, folder("content"))
 
     async def watch_evidence(self) -> None:
-        """Drop the finished pages when a file of the evidence changes, so that damage shows within moments."""
+        """Drop the finished pages when a file of the evidence changes, so that damage shows within moments.
+
+        The book is read again beside that, which may take seconds.
+        """
+        reading: asyncio.Task[None] | None = None
         while True:
             await asyncio.sleep(_EVIDENCE_SECONDS)
             try:
                 await asyncio.to_thread(self.look_at_evidence)
             except OSError as error:  # it is being replaced, or the disk fails: look again
                 log.warning("evidence cannot be read: %s", error)
+                continue
+            if self._book_state != self.pages.state and (reading is None or reading.done()):
+                reading = asyncio.create_task(asyncio.to_thread(self._read_book_again))
 
     def look_at_evidence(self) -> None:
         """Keep the pages that were made since the last look, or drop all of them where a bag changed."""
         state = EvidenceState.of(self.evidence)
-        if state == self.pages.state:
-            self.pages.settle()
-            return
-        self._begin_again(state)  # at once, for a book takes seconds
-        book = self.book
-        self._read_book_again()
-        if self.book is not book:
+        if state != self.pages.state:
             self._begin_again(state)
+        elif state == self._book_state:
+            self.pages.settle()
 
     def _begin_again(self, state: EvidenceState) -> None:
         self.pages = self._pages(state)
@@ -134,23 +138,25 @@ class Site:
 
     def _read_book_again(self) -> None:
         """Chapters quote the evidence: what was damaged when they were read may be whole now."""
+        state, before = self.pages.state, self.book
         try:
-            book = self.book.reload_if_changed()
+            self._take(self.book.reload_if_changed())
         except BookError as error:
             log.warning("chapters stay as they were: they do not agree with the evidence as it is now: %s", error)
-            return
-        self._take(book)
+        self._book_state = state
+        if self.book is not before:
+            self._begin_again(self.pages.state)
 
     def render(self, template: str, context: Mapping[str, Any]) -> str:
         return self.jinja.get_template(template).render(context)
 
-    def keep(self, path: str, page: Ready, changes: int) -> Ready:
+    def keep(self, path: str, page: Ready, among: Finished) -> Ready:
         """The page, served from now on without asking again, unless an author is at work.
 
-        `changes` is how often the evidence had changed when its making began.
+        `among` are the pages that there were when its making began: book and evidence are to be still the same.
         """
-        if not self.settings.reload:
-            self.pages.add(path, page, changes)
+        if among is self.pages and not self.settings.reload:
+            among.add(path, page)
         return page
 
     def finished(self, text: str, content_type: str = HTML) -> Ready:

@@ -115,7 +115,7 @@ def finished(library: Library, tmp_path: Path) -> Finished:
 def test_a_page_is_found_at_the_next_start_once_the_evidence_was_seen_again(library: Library, tmp_path: Path) -> None:
     page = Ready(b"page", HTML, page_headers())
     first = finished(library, tmp_path)
-    first.add("/en/a", page, library.changes)
+    first.add("/en/a", page)
     assert finished(library, tmp_path).found("/en/a") is None
     first.settle()
     found = finished(library, tmp_path).found("/en/a")
@@ -125,10 +125,9 @@ def test_a_page_is_found_at_the_next_start_once_the_evidence_was_seen_again(libr
 
 def test_a_page_that_was_made_while_a_bag_changed_is_not_kept(library: Library, tmp_path: Path) -> None:
     pages = finished(library, tmp_path)
-    begun = library.changes
     (library.folder / "bag" / "extra").write_text("x")
     library.bags()
-    pages.add("/en/a", Ready(b"page", HTML, page_headers()), begun)
+    pages.add("/en/a", Ready(b"page", HTML, page_headers()))
     pages.settle()
     assert pages.ready == {}
     assert finished(library, tmp_path).found("/en/a") is None
@@ -136,7 +135,7 @@ def test_a_page_that_was_made_while_a_bag_changed_is_not_kept(library: Library, 
 
 def test_a_page_of_another_state_of_the_evidence_is_not_found(library: Library, tmp_path: Path) -> None:
     pages = finished(library, tmp_path)
-    pages.add("/en/a", Ready(b"page", HTML, page_headers()), library.changes)
+    pages.add("/en/a", Ready(b"page", HTML, page_headers()))
     pages.settle()
     (library.folder / "bag" / "extra").write_text("x")
     assert finished(library, tmp_path).found("/en/a") is None

@@ -52,7 +52,7 @@ class Layout:
             kept = await run_in_threadpool(self.site.pages.found, request.scope["path"])
             if kept is not None:
                 return AsIs(kept)
-        request.state.changes = self.site.evidence.changes
+        request.state.among = self.site.pages
         sender = id(request) if request.method == "POST" else request.headers.get("accept-encoding")
         return await self._beside.answer(f"{request.method} {request.url} {sender}", work)
 
@@ -98,7 +98,7 @@ class Layout:
 
     def kept(self, request: Request, page: Ready) -> Response:
         """An answer that is the same for everybody."""
-        return AsIs(self.site.keep(request.scope["path"], page, request.state.changes))
+        return AsIs(self.site.keep(request.scope["path"], page, request.state.among))
 
 
 class _Beside:
