@@ -6,6 +6,6 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 
-for name in ("calculators", "search", "serving", "start", "slider", "watching"):
+for name in ("calculators", "search", "serving", "start", "first_view", "slider", "watching"):
     print(f"\n{name}", flush=True)
     subprocess.run([sys.executable, HERE / f"{name}.py"], cwd=HERE.parents[1], check=True)
