@@ -20,7 +20,7 @@ ALSO: dict[str, dict[str, tuple[str, ...]]] = {
     "batch_statistics": {"term": ("load_balance", "whiten", "batch_norm", "group_norm")},
     "fsdp_timeline": {"reshard_after_forward": ("false",)},
     "matrix_update": {"method": ("adafactor",)},
-    "no_sync_timeline": {"wrapper": ("fsdp2",), "unused": ("one_rank", "everywhere")},
+    "no_sync_timeline": {"wrapper": ("fsdp2", "hsdp"), "unused": ("one_rank", "everywhere")},
     "collectives": {"op": ("reduce_scatter",), "reduce": ("max",)},
 }
 """Choices beside the scheme on which a fix depends."""
@@ -49,7 +49,7 @@ def test_a_verdict_of_another_update_comes_with_its_fix_and_one_of_the_same_with
         kinds, fixes = VERDICT.findall(page.text), FIX.findall(page.text)
         assert len(kinds) == 1, state
         assert len(fixes) <= 1, state
-        assert (kinds[0] != "other") or fixes, (state, page.text[:600])
+        assert kinds[0] not in ("other", "coincidence") or fixes, (state, page.text[:600])
         assert (kinds[0] != "same") or not fixes, (state, fixes)
         assert all(len(re.sub("<.*?>", "", fix)) > 20 and "None" not in fix for fix in fixes), fixes
         told += len(fixes)
