@@ -34,6 +34,7 @@ HANDLES = [
     ("no_sync_timeline", "", "gradients", "1,2,4;3,6,12"),
     ("local_updates", "", "theta0", "0"),
     ("schedule_clock", "", "update", "13"),
+    ("update_rounding", "", "weight", "1"),
     ("update_rounding", "", "amax", "12,3,5,2"),
     ("ratio_fingerprint", "", "observed_norm", "1.26"),
 ]
