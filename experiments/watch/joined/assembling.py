@@ -34,8 +34,10 @@ def assemble(folder: Path, objective: str, command: Sequence[str] = (), failure:
     failed = _failure(logs, failure) or failure
     refused = next((notice.code for log in logs.values() for notice in log.notices if notice.fatal), None)
     faults = [fault.message for log in logs.values() for fault in log.faults]
-    found = judgement.updates(logs, objective) if logs and refused is None else []
     refusal = causes.REFUSALS[refused] if refused else None
+    if refusal is None and failed is None and _apart(logs):
+        refusal = filled(causes.REFUSALS["apart"], size=len(logs), script=next(iter(logs.values())).header.script)
+    found = judgement.updates(logs, objective) if logs and refusal is None else []
     if failed is None and refusal is None and not logs:
         refusal = causes.REFUSALS["nothing"]
     if faults and not found:
@@ -53,6 +55,11 @@ def assemble(folder: Path, objective: str, command: Sequence[str] = (), failure:
         recipes=tuple(_recipes(first.environment)) if first else (),
         objective=objective,
     )
+
+
+def _apart(logs: Mapping[int, RankLog]) -> bool:
+    """Several processes were started as ranks, and none joined a process group: each trained by itself."""
+    return len(logs) > 1 and not any("backend" in log.header.environment for log in logs.values())
 
 
 def _failure(logs: Mapping[int, RankLog], ended: Failure | None) -> Failure | None:

@@ -176,6 +176,12 @@ REFUSALS: dict[str, Text] = {
         "en": "Compiled autograd replaces the graph that watch reads. Not supported.",
         "zh": "编译的 autograd 取代了 watch 所读的图。不支持。",
     },
+    "apart": {
+        "en": "{size} processes ran the script, and none joined a process group: each trained by itself, and nothing "
+        "was reduced. Watch a script of one process with --processes 1, or as watch -- python {script}.",
+        "zh": "{size} 个进程运行了脚本，却没有一个加入进程组：各自训练，什么也没有归约。单进程的脚本请用 "
+        "--processes 1，或写成 watch -- python {script}。",
+    },
     "nothing": {
         "en": "It could not be watched: no backward of torch was seen in any process of the command. Where the "
         "environment does not reach the processes, start them as torchrun … -m samestep.experiments.watch SCRIPT.",

@@ -204,6 +204,16 @@ def test_an_option_that_cannot_be_is_refused(
     assert message in capsys.readouterr().err
 
 
+def test_processes_without_a_group_are_not_taken_for_ranks_of_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refusal(**versions: str) -> str:
+        headers = [records.Header(number, 2, number, 0.0, "alone.py", versions) for number in range(2)]
+        monkeypatch.setattr(records, "ranks", lambda folder: {each.rank: records.RankLog(each) for each in headers})
+        return (assemble(Path("none"), "tokens").refusal or {"en": ""})["en"]
+
+    assert "--processes 1" in refusal()
+    assert refusal(backend="gloo") == ""
+
+
 def test_settings_are_checked_in_python_too() -> None:
     with pytest.raises(SettingsError, match="objective must be one of"):
         watch("train.py", objective="words")
