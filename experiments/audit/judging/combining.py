@@ -9,7 +9,7 @@ import numpy as np
 from samestep.app.evidence.bags import Text
 from samestep.experiments.audit.judging import compare
 from samestep.experiments.audit.judging.case import Case
-from samestep.experiments.audit.judging.pulls import CLEAR
+from samestep.experiments.audit.judging.explaining.pulls import CLEAR
 from samestep.experiments.audit.running.collectives import WITHIN
 from samestep.experiments.audit.running.vectors import Array
 from samestep.experiments.audit.telling.report import Finding

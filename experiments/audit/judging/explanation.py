@@ -6,16 +6,16 @@ import numpy as np
 
 from samestep.app.evidence.bags import Text
 from samestep.experiments.audit.judging import compare, norms, parameters, precision
-from samestep.experiments.audit.judging.after_step import changed_after_the_step
-from samestep.experiments.audit.judging.beside import explain_beside, explain_settings
 from samestep.experiments.audit.judging.case import Case
 from samestep.experiments.audit.judging.compare import Difference
-from samestep.experiments.audit.judging.constants import decay_after_the_step
-from samestep.experiments.audit.judging.gradients import explain_gradient, which_samples
+from samestep.experiments.audit.judging.explaining.after_step import changed_after_the_step
+from samestep.experiments.audit.judging.explaining.beside import explain_beside, explain_settings
+from samestep.experiments.audit.judging.explaining.constants import decay_after_the_step
+from samestep.experiments.audit.judging.explaining.gradients import explain_gradient, which_samples
+from samestep.experiments.audit.judging.explaining.moving import moved_inside
+from samestep.experiments.audit.judging.explaining.replicas import changed_settings, explain_replicas
+from samestep.experiments.audit.judging.explaining.shards import update_on_shards, updates_averaged
 from samestep.experiments.audit.judging.lints import clipped_scaled
-from samestep.experiments.audit.judging.moving import moved_inside
-from samestep.experiments.audit.judging.replicas import changed_settings, explain_replicas
-from samestep.experiments.audit.judging.shards import update_on_shards, updates_averaged
 from samestep.experiments.audit.running.handmade import of_parts
 from samestep.experiments.audit.running.trace import Trace
 from samestep.experiments.audit.telling.report import Finding

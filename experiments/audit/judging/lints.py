@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from samestep.app.evidence.bags import Text
 from samestep.experiments.audit.judging.case import Case
-from samestep.experiments.audit.judging.replicas import not_waited
+from samestep.experiments.audit.judging.explaining.replicas import not_waited
 from samestep.experiments.audit.judging.selfcheck import SelfCheck
 from samestep.experiments.audit.running.trace import Run, Trace
 from samestep.experiments.audit.telling.report import Finding

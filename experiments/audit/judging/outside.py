@@ -66,6 +66,17 @@ def _local(found: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
         yield getattr(tensor, "_local_tensor", tensor)
 
 
+def state(optimizers: Iterable[torch.optim.Optimizer], named: Mapping[str, nn.Parameter]) -> Named:
+    """What the optimizers keep for these parameters, by the names of both."""
+    names = {id(parameter): name for name, parameter in named.items()}
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                for key, value in optimizer.state.get(parameter, {}).items():
+                    if isinstance(value, (torch.Tensor, float, int)) and id(parameter) in names:
+                        yield f"{names[id(parameter)]}.{key}", torch.as_tensor(value)
+
+
 def settings(optimizers: Iterable[torch.optim.Optimizer], others: Iterable[Any]) -> dict[str, float]:
     """Every number in the optimizers' groups, and in the states of schedulers and scalers."""
     found: dict[str, float] = {}

@@ -1,6 +1,6 @@
 """Record one run of the reader's step on this rank, update by update; `trace` says what is kept, `keeping` how."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -384,7 +384,7 @@ class Recorder:
         self.trace.complex = [name for name, parameter in named.items() if parameter.is_complex()]
         self._keep_stepped()
         self._keeper.keep("parameters", named.items())
-        self._keeper.keep("optimizer_state", self._state(named))
+        self._keeper.keep("optimizer_state", outside.state(self._optimizers, named))
         self._keeper.keep("buffers", self._buffers().items())
         held = self.built.held() | self._averages
         found, others = outside.copies(held, self.built.model)
@@ -398,12 +398,3 @@ class Recorder:
     def _buffers(self) -> dict[str, torch.Tensor]:
         buffers = {plain_name(name): buffer for name, buffer in self.built.model.named_buffers()}
         return {name: buffer for name, buffer in buffers.items() if buffer.is_floating_point()}
-
-    def _state(self, named: dict[str, nn.Parameter]) -> Iterator[tuple[str, torch.Tensor]]:
-        names = {id(parameter): name for name, parameter in named.items()}
-        for optimizer in self._optimizers:
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    for key, value in optimizer.state.get(parameter, {}).items():
-                        if isinstance(value, (torch.Tensor, float, int)) and id(parameter) in names:
-                            yield f"{names[id(parameter)]}.{key}", torch.as_tensor(value)

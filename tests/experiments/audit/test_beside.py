@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from samestep.experiments.audit.judging import compare, noted, outside, pulls
+from samestep.experiments.audit.judging import compare, noted, outside
+from samestep.experiments.audit.judging.explaining import pulls
 from samestep.experiments.audit.running.trace import Trace
 from samestep.experiments.audit.running.vectors import Vectors
 

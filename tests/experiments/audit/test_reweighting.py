@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from samestep.experiments.audit.judging import reweighting
-from samestep.experiments.audit.judging.reweighting import Span
+from samestep.experiments.audit.judging.explaining import reweighting
+from samestep.experiments.audit.judging.explaining.reweighting import Span
 from samestep.experiments.audit.running.vectors import Array, Vectors
 
 COUNTS = np.array([7.0, 2.0, 5.0, 3.0, 8.0, 4.0])

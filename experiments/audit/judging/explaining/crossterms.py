@@ -9,10 +9,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from samestep.app.evidence.bags import Text
-from samestep.experiments.audit.judging import parameters, reweighting
+from samestep.experiments.audit.judging import parameters
 from samestep.experiments.audit.judging.case import Case, padded
 from samestep.experiments.audit.judging.compare import Difference
-from samestep.experiments.audit.judging.reweighting import Span
+from samestep.experiments.audit.judging.explaining import reweighting
+from samestep.experiments.audit.judging.explaining.reweighting import Span
 from samestep.experiments.audit.running.variations import Cell
 from samestep.experiments.audit.running.vectors import Vectors
 from samestep.experiments.audit.telling.report import Finding

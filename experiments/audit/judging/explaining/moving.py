@@ -11,10 +11,10 @@ import numpy as np
 
 from samestep.app.evidence.bags import Text
 from samestep.experiments.audit.failure import ReaderError
-from samestep.experiments.audit.judging import reweighting
 from samestep.experiments.audit.judging.case import Case
-from samestep.experiments.audit.judging.constants import CLEAR, regulariser
-from samestep.experiments.audit.judging.reweighting import Span
+from samestep.experiments.audit.judging.explaining import reweighting
+from samestep.experiments.audit.judging.explaining.constants import CLEAR, regulariser
+from samestep.experiments.audit.judging.explaining.reweighting import Span
 from samestep.experiments.audit.running.perform import Variation
 from samestep.experiments.audit.running.trace import MET, Trace
 from samestep.experiments.audit.running.variations import Cell

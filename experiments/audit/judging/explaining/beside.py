@@ -6,7 +6,7 @@ from samestep.app.evidence.bags import Text
 from samestep.experiments.audit.judging import compare
 from samestep.experiments.audit.judging.case import Case
 from samestep.experiments.audit.judging.compare import Difference
-from samestep.experiments.audit.judging.pulls import pull, times_of
+from samestep.experiments.audit.judging.explaining.pulls import pull, times_of
 from samestep.experiments.audit.running.vectors import Array, Vectors
 from samestep.experiments.audit.telling.report import Finding
 from samestep.experiments.audit.telling.wording import finding, listing, number

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from samestep.app.evidence.bags import Text
-from samestep.experiments.audit.judging import reweighting
 from samestep.experiments.audit.judging.case import Case, padded
-from samestep.experiments.audit.judging.constants import regulariser
-from samestep.experiments.audit.judging.reweighting import CONDITION, Reweighting
+from samestep.experiments.audit.judging.explaining import reweighting
+from samestep.experiments.audit.judging.explaining.constants import regulariser
+from samestep.experiments.audit.judging.explaining.reweighting import CONDITION, Reweighting
 from samestep.experiments.audit.running.recorder import NAMED
 from samestep.experiments.audit.running.variations import Term
 from samestep.experiments.audit.running.vectors import Array, Vectors

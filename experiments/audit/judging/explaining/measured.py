@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from samestep.app.evidence.bags import Text
-from samestep.experiments.audit.judging import reweighting
 from samestep.experiments.audit.judging.case import Case
-from samestep.experiments.audit.judging.reweighting import Span
+from samestep.experiments.audit.judging.explaining import reweighting
+from samestep.experiments.audit.judging.explaining.reweighting import Span
 from samestep.experiments.audit.running.handmade import contributions
 from samestep.experiments.audit.running.vectors import Array, Vectors
 from samestep.experiments.audit.telling.report import Finding, Weights

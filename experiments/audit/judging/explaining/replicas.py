@@ -5,10 +5,10 @@ from contextlib import suppress
 
 from samestep.app.evidence.bags import Text
 from samestep.experiments.audit.judging import compare, parameters
-from samestep.experiments.audit.judging.after_step import changed_by_each
 from samestep.experiments.audit.judging.case import Case
 from samestep.experiments.audit.judging.combining import combined_afterwards
-from samestep.experiments.audit.judging.measured import differing, who_is_missing
+from samestep.experiments.audit.judging.explaining.after_step import changed_by_each
+from samestep.experiments.audit.judging.explaining.measured import differing, who_is_missing
 from samestep.experiments.audit.telling.report import Finding
 from samestep.experiments.audit.telling.wording import finding, listing, numbers, unknown
 

@@ -5,17 +5,18 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from samestep.app.evidence.bags import Text
-from samestep.experiments.audit.judging import parameters, precision, reweighting, scales
-from samestep.experiments.audit.judging.carrying import carried_over
+from samestep.experiments.audit.judging import parameters, precision, scales
 from samestep.experiments.audit.judging.case import Case, padded
 from samestep.experiments.audit.judging.compare import Difference
-from samestep.experiments.audit.judging.constants import penalty_in_gradient
-from samestep.experiments.audit.judging.crossterms import explain_cross_terms, has_no_cross_terms
-from samestep.experiments.audit.judging.hidden_clips import clipped_by_rank, clipped_by_shard
-from samestep.experiments.audit.judging.measured import explain_measured
-from samestep.experiments.audit.judging.moving import moved_inside, moved_somehow
-from samestep.experiments.audit.judging.reweighting import Reweighting, Span
-from samestep.experiments.audit.judging.terms import explain_terms
+from samestep.experiments.audit.judging.explaining import reweighting
+from samestep.experiments.audit.judging.explaining.carrying import carried_over
+from samestep.experiments.audit.judging.explaining.constants import penalty_in_gradient
+from samestep.experiments.audit.judging.explaining.crossterms import explain_cross_terms, has_no_cross_terms
+from samestep.experiments.audit.judging.explaining.hidden_clips import clipped_by_rank, clipped_by_shard
+from samestep.experiments.audit.judging.explaining.measured import explain_measured
+from samestep.experiments.audit.judging.explaining.moving import moved_inside, moved_somehow
+from samestep.experiments.audit.judging.explaining.reweighting import Reweighting, Span
+from samestep.experiments.audit.judging.explaining.terms import explain_terms
 from samestep.experiments.audit.running.handmade import clipped_before_division, clipped_by_hand, lost_in_reduction
 from samestep.experiments.audit.running.variations import Cell
 from samestep.experiments.audit.running.vectors import Array

@@ -10,7 +10,7 @@ import numpy as np
 
 from samestep.app.evidence.bags import Text
 from samestep.experiments.audit.judging.case import Case
-from samestep.experiments.audit.judging.reweighting import Span
+from samestep.experiments.audit.judging.explaining.reweighting import Span
 from samestep.experiments.audit.running.vectors import Array, Vectors
 from samestep.experiments.audit.telling.report import Finding
 from samestep.experiments.audit.telling.wording import OWN_NORMS, finding, numbers

@@ -12,7 +12,7 @@ import numpy as np
 
 from samestep.experiments.audit.failure import ReaderError
 from samestep.experiments.audit.judging.case import Case
-from samestep.experiments.audit.judging.crossterms import has_no_cross_terms
+from samestep.experiments.audit.judging.explaining.crossterms import has_no_cross_terms
 from samestep.experiments.audit.running.perform import Variation
 from samestep.experiments.audit.running.trace import PART
 from samestep.experiments.audit.running.variations import Cell
