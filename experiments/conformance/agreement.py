@@ -20,6 +20,7 @@ from samestep.experiments.results import control
 AGREES = 1e-4
 """Greatest difference of a coefficient between the two readings; of a row in low precision, its own tolerance."""
 OTHER_UNITS = "watch weighs tokens, and counts another number of them than these rows have coefficients"
+NO_COEFFICIENTS = "it compares coefficients of tokens, and no row has any"
 
 Tokens = Sequence[Sequence[Sequence[float]]]
 
@@ -34,11 +35,8 @@ def judged(framework: Framework, version: str, report: Report, seen: Path) -> Co
     known = {task: away for task, away in found.items() if not isinstance(away, str)}
     reasons: dict[str, Json] = {"-".join(task): why for task, why in found.items() if isinstance(why, str)}
     if not known:
-        why = (
-            "; ".join(dict.fromkeys(map(str, reasons.values())))
-            or "it compares coefficients of tokens, and no row has any"
-        )
-        return f"--reader watch: {why}"
+        nothing = NO_COEFFICIENTS if report.measured else "nothing was measured"
+        return f"--reader watch: {'; '.join(dict.fromkeys(map(str, reasons.values()))) or nothing}"
     name = f"{framework.name} {version}"
     return control(
         f"watched-{framework.id}-{version}".replace(".", "-"),
