@@ -40,7 +40,7 @@ SENTENCE = 3
 """From so many terms on, sections that hold all of them are followed by those that hold most, if they are few:"""
 ENOUGH = 5
 """fewer than these."""
-LITERAL = 2
+LITERAL = 3
 """How much more a section counts in which the query stands word by word."""
 Kind = Literal["chapter", "calculator", "start", "framework", "experiment", "term", "report"]
 
