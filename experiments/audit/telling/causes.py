@@ -110,8 +110,8 @@ CAUSES: dict[str, Cause] = {
             "zh": "{where} 用各部分自己的统计量做归一化，更新因此取决于批次怎样切分。跨 rank 可用 SyncBatchNorm；"
             "对微批除了冻结统计量没有精确的修法。",
         },
-        "parallel-correctness#sec-equivalence",
-        "objective_weights",
+        "more-than-one-term#sec-whitening",
+        "batch_statistics?term=batch_norm",
     ),
     "local_norm": Cause(
         {
@@ -215,8 +215,8 @@ CAUSES: dict[str, Cause] = {
             "白化、扰动等），"
             "而它只拿到了自己的那些。",
         },
-        "parallel-correctness#sec-equivalence",
-        "objective_weights",
+        "more-than-one-term#sec-balance",
+        "batch_statistics",
     ),
     "sample_share": Cause(
         {
@@ -243,8 +243,8 @@ CAUSES: dict[str, Cause] = {
             "counts {how} ({which}).",
             "zh": "与样本无关的一项（例如权重衰减或对权重的惩罚）{how}（{which}）。",
         },
-        "first-difference#sec-weights",
-        "objective_weights",
+        "more-than-one-term#sec-penalty",
+        "loss_terms?penalty=1",
     ),
     "lossy_reduction": Cause(
         {
@@ -328,8 +328,8 @@ CAUSES: dict[str, Cause] = {
             "en": "The gradient is right, the optimizer {when} ({changed}).",
             "zh": "梯度正确，但优化器{when}（{changed}）。",
         },
-        "gradient-scaling#sec-accumulation",
-        "gradient_scaling",
+        "update-and-stability#sec-clocks",
+        "schedule_clock",
     ),
     "random_numbers": Cause(
         {
@@ -348,8 +348,8 @@ CAUSES: dict[str, Cause] = {
             "alone: it has to see the whole matrix.",
             "zh": "梯度正确，但 {which} 的更新是优化器对各 rank 自己的{parts}单独算出的：它必须看到整个矩阵。",
         },
-        "sharding#sec-local",
-        "clip_ownership?scheme=per_rank",
+        "sharding#sec-matrix",
+        "matrix_update",
     ),
     "clip_before_division": Cause(
         {
