@@ -97,7 +97,7 @@ SCENES: dict[str, Scene] = {
     "nan_on_rank_1": _overflow(65536.0, math.nan, "rank 1 出现 NaN", "NaN on rank 1"),
     "both_ranks": _overflow(math.inf, math.nan, "两卡都非有限", "both ranks not finite"),
     "scales_disagree": Scene(
-        {"zh": "复制参数，两卡的 loss scale 为 8 与 4", "en": "a replicated parameter, loss scales 8 and 4"},
+        {"zh": "复制参数，两卡的损失缩放为 8 与 4", "en": "a replicated parameter, loss scales 8 and 4"},
         ((Copy("a", 24.0),), (Copy("a", 20.0, owner=False),)), (8, 4), None, SCALING,
     ),
 }  # fmt: skip
@@ -109,8 +109,8 @@ PATHS: dict[str, Text] = {
     "coordinated": {"zh": "归约 0/1 标志，一起跳步", "en": "a 0/1 flag is reduced, all skip together"},
     "alone": {"zh": "各卡自行决定", "en": "each rank decides alone"},
     "maximum_of_norms": {"zh": "归约范数的最大值来发现溢出", "en": "overflow found by the maximum of the norms"},
-    "agreed_scale": {"zh": "先统一 loss scale，再反传", "en": "ranks agree on one loss scale before backward"},
-    "own_scale": {"zh": "各卡用自己的 loss scale", "en": "each rank uses its own loss scale"},
+    "agreed_scale": {"zh": "先统一损失缩放，再反传", "en": "ranks agree on one loss scale before backward"},
+    "own_scale": {"zh": "各卡用自己的损失缩放", "en": "each rank uses its own loss scale"},
 }
 
 # What does not do what its path does in general: (scene, path) → row's expectation and its exceptions.

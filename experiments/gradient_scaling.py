@@ -29,7 +29,7 @@ from samestep.experiments.ranks.world import World, collectives
 from samestep.experiments.results import calculator_agrees, control, result, row
 
 QUESTION: Text = {
-    "zh": "累积 M 个微批、D 张卡规约之后，梯度是基准的几倍？",
+    "zh": "累积 M 个微批、D 张卡归约之后，梯度是基准的几倍？",
     "en": "After M micro-batches and a reduction over D processes, which multiple of the reference is the gradient?",
 }
 PROCESSES = 3
@@ -110,13 +110,13 @@ PATHS: dict[str, Path] = {
         gradient=lambda case: 1 / (len(case.sizes) * case.replicas),
     ),
     "mean_loss_scaled": Path(
-        {"zh": "DDP 求平均，loss 先除以 M", "en": "averaged by DDP, loss divided by M"},
+        {"zh": "DDP 求平均，损失先除以 M", "en": "averaged by DDP, loss divided by M"},
         "mean",
         lambda case: 1,
         loss=lambda case, k: 1 / len(case.sizes),
     ),
     "mean_by_count": Path(
-        {"zh": "DDP 求平均，loss 按样本数加权 D·n/N", "en": "averaged by DDP, loss weighted by its count, D·n/N"},
+        {"zh": "DDP 求平均，损失按样本数加权 D·n/N", "en": "averaged by DDP, loss weighted by its count, D·n/N"},
         "mean",
         lambda case: 1,
         loss=lambda case, k: case.replicas * case.sizes[k] / case.samples,

@@ -386,13 +386,13 @@ def controls(training: Training) -> list[Control]:
         ),
         control(
             "uniform_start",
-            {"zh": "训练前的验证 loss 接近 ln 387", "en": "before training the validation loss is close to ln 387"},
+            {"zh": "训练前的验证损失接近 ln 387", "en": "before training the validation loss is close to ln 387"},
             abs(first - math.log(VOCABULARY)) < 0.1,
             loss=first,
         ),
         control(
             "learnt",
-            {"zh": "验证 loss 明显下降", "en": "the validation loss falls"},
+            {"zh": "验证损失明显下降", "en": "the validation loss falls"},
             all(math.isfinite(loss) for loss in losses) and last < first - (1.0 if training.steps >= STEPS else 0.0),
             first=first,
             last=last,

@@ -58,7 +58,7 @@ def cases_of(ranks: int) -> list[Case]:
             case("both", "float32，前向也预取", "float32, prefetched in forward too", EVEN | both),
             case("bfloat16", "bfloat16 计算", "computed in bfloat16", EVEN | low),
             case(
-                "bfloat16_reduced", "bfloat16 计算并规约", "computed and reduced in bfloat16",
+                "bfloat16_reduced", "bfloat16 计算并归约", "computed and reduced in bfloat16",
                 EVEN | low | {"reduce_dtype": "bfloat16"},
             ),
             case("ddp", "float32，DDP 而非 FSDP2", "float32, DDP instead of FSDP2", EVEN, ddp=True),

@@ -28,7 +28,7 @@ from samestep.experiments.ranks.world import World
 from samestep.experiments.results import calculator_agrees, result
 
 QUESTION: Text = {
-    "zh": "每张卡只算自己的 query，远端 document 的梯度可以切断吗？",
+    "zh": "每张卡只算自己的查询，远端文档的梯度可以切断吗？",
     "en": "Every rank computes its own queries: may the gradient of remote documents be cut off?",
 }
 PROCESSES = 4

@@ -131,7 +131,7 @@ PATHS: dict[str, Path] = {
         reduced=False,
     ),
     "whole_loss_gather_with_grad": Path(
-        {"zh": "每卡算完整 loss，可微 gather", "en": "the whole loss on every rank, differentiable gather"},
+        {"zh": "每卡算完整损失，可微 gather", "en": "the whole loss on every rank, differentiable gather"},
         with_gradient,
         "agrees",
         {},
@@ -140,7 +140,7 @@ PATHS: dict[str, Path] = {
     ),
     "whole_loss_remote_detached": Path(
         {
-            "zh": "每卡算完整 loss，切断远端：小了 P 倍",
+            "zh": "每卡算完整损失，切断远端：只有应有的 1/P",
             "en": "the whole loss on every rank, remote detached: P too small",
         },
         remote_detached,

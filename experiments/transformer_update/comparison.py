@@ -21,7 +21,7 @@ NOTES: dict[str, Text] = {
         "en": "the gradient is exactly 0, yet AdamW moves weights by decay and moments and counts a step",
     },
     "empty_mean": {
-        "zh": "loss 是 NaN；框架的交叉熵仍给出梯度，等于把空均值当作 0",
+        "zh": "损失是 NaN；框架的交叉熵仍给出梯度，等于把空均值当作 0",
         "en": "the loss is NaN; the framework's cross-entropy still gives a gradient, as if the empty mean were 0",
     },
 }

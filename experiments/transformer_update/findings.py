@@ -18,7 +18,7 @@ MAX_NORM = 1.0
 FOUR_TIMES = "four_times_then_clipped"
 
 TITLES: dict[str, Text] = {
-    FOUR_TIMES: {"zh": "梯度大了 4 倍，随后裁剪", "en": "a gradient four times too large, then clipped"},
+    FOUR_TIMES: {"zh": "梯度是正确值的 4 倍，随后裁剪", "en": "a gradient four times the right one, then clipped"},
     "coordinated_skip": {"zh": "归约 N，发现为 0，一起跳步", "en": "N is reduced, found to be 0, all skip"},
     "none_gradients_step": {"zh": "梯度为 None，仍调用 step", "en": "gradients are None, step is called"},
     "zero_loss_step": {"zh": "零损失反传后仍调用 step", "en": "a zero loss is backpropagated, step is called"},

@@ -99,9 +99,10 @@ def test_lists_keep_to_the_books_words(name: str) -> None:
     ] == []
 
 
-@pytest.mark.parametrize("room", ["app", "experiments/audit", "experiments/watch"])
+@pytest.mark.parametrize("room", ["app", "experiments"])
 def test_messages_keep_to_the_books_words(room: str) -> None:
-    lines = [line for file in (ROOT / room).rglob("*.py") for line in file.read_text("utf-8").splitlines()]
+    files = [file for file in (ROOT / room).rglob("*.py") if "conformance" not in file.parts]  # another lab
+    lines = [line for file in files for line in file.read_text("utf-8").splitlines()]
     said = [text for line in lines for text in re.findall(r'"([^"\n]*)"', line) if _HAN.search(text)]
     assert [found for text in said for found in losers(text)] == []
 
