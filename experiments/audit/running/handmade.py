@@ -43,8 +43,8 @@ def clipped_by_hand(case: Case, factor: float) -> Finding | None:
             "copies_counted",
             what={"en": "every parameter", "zh": "每个参数"},
             times=case.processes,
-            found=f"{number(norm)} n",
-            expected="n",
+            found=f"{number(norm)} ν",
+            expected="ν",
             evidence=(BY_HAND,),
         )
     return None

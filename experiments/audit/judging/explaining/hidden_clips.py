@@ -16,8 +16,8 @@ from samestep.experiments.audit.telling.report import Finding
 from samestep.experiments.audit.telling.wording import OWN_NORMS, finding, numbers
 
 UNNOTED: Text = {
-    "en": 'Told from the gradient alone (n is the right norm): ctx.note("norm", norm) before scaling would show it.',
-    "zh": '仅由梯度推断（n 为正确的范数）：在缩放之前调用 ctx.note("norm", norm) 即可直接看到。',
+    "en": 'Told from the gradient alone (ν is the right norm): ctx.note("norm", norm) before scaling would show it.',
+    "zh": '仅由梯度推断（ν 为正确的范数）：在缩放之前调用 ctx.note("norm", norm) 即可直接看到。',
 }
 
 
@@ -79,13 +79,13 @@ def _if_equally_long(case: Case, cause: str, factors: Sequence[float], lengths: 
     if max(factors) - min(factors) <= case.apart * max(factors) or max(after) - min(after) > case.apart * max(after):
         return None
     relative = [length / case.reference.gradient.norm for length in lengths]
-    shown = ", ".join(f"{each} n" for each in numbers(relative).split(", "))
+    shown = ", ".join(f"{each} ν" for each in numbers(relative).split(", "))
     return finding(
         case,
         cause,
         evidence=(UNNOTED,),
         how=OWN_NORMS,
         norms=shown,
-        expected="n",
+        expected="ν",
         norm_rows=";".join(f"{each:.6g}" for each in relative),
     )
