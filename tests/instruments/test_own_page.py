@@ -529,3 +529,13 @@ def test_the_way_to_the_whole_body_keeps_the_panels_state(client: TestClient) ->
     assert client.get(f"/api/replica_ledger?{query}").json() == client.get("/api/replica_ledger?a=5&b=1").json()
     refused = client.get("/zh/calculators/replica_ledger?as=general&a=x")
     assert refused.headers["location"] == "/zh/calculators/replica_ledger?a=x"
+
+
+def test_counts_may_have_a_fraction_only_where_they_are_weights_and_the_page_says_so(client: TestClient) -> None:
+    page = client.get("/en/calculators/replica_ledger?counts=2.5,3;8,0&gradients=-2,1;1,0")
+    assert page.status_code == 200
+    assert "n may have a fraction: then it is a sum of token weights" in page.text
+    for name, field in (("token_budget", "lengths"), ("batch_noise", "lengths"), ("framework_recipe", "counts")):
+        refused = client.get(f"/api/{name}?{field}=2.5,3")
+        assert refused.status_code == 422
+        assert [error["loc"][-1] for error in refused.json()["detail"]] == [field]

@@ -544,15 +544,21 @@ def test_results_of_another_kind_are_not_shown_even_if_their_digest_is_right(wik
     assert not [element for element in wiki.page("/en/experiments/info_nce").iter() if element.get("data-field")]
 
 
-def test_later_damage_shows_on_finished_pages_within_moments(wiki: Wiki) -> None:
+def test_later_damage_and_restoration_show_on_finished_pages_within_moments(wiki: Wiki) -> None:
+    def wait_until(is_damaged: bool) -> None:
+        until = time.monotonic() + 20
+        while ("This evidence is damaged" in wiki.get("/en/experiments/info_nce").text) != is_damaged:
+            assert time.monotonic() < until
+            time.sleep(0.1)
+
     assert "damaged" not in wiki.get("/en/experiments/info_nce").text
     assert "/en/experiments/info_nce" in wiki.site.ready
     time.sleep(0.2)  # the watch has taken its first look
+    whole = wiki.data("info_nce").read_bytes()
     flip(wiki.data("info_nce"))
-    until = time.monotonic() + 10
-    while "This evidence is damaged" not in wiki.get("/en/experiments/info_nce").text:
-        assert time.monotonic() < until
-        time.sleep(0.1)
+    wait_until(is_damaged=True)
+    wiki.data("info_nce").write_bytes(whole)
+    wait_until(is_damaged=False)
 
 
 # ---- fences -----------------------------------------------------------------------------------------------------
