@@ -14,7 +14,7 @@ other rules would look the same. A framework that is not installed is not measur
     frameworks/     one adapter each: its settings, what is expected of them, how one update is made
     adapter         what an adapter is; `child` runs it in one rank; `pairs` starts, bounds and repeats the two ranks
     releases        other versions of a framework, beside the installed one
-    verdicts, lab   from measurements to rows, and all of them together
+    verdicts, rows  from measurements to rows; `lab` puts all of them together
 """
 
 from samestep.app.evidence.bags import Text

@@ -2,18 +2,16 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 from samestep.app.evidence.bags import (
-    AGREES,
     DIFFERS,
     ConformanceRow,
     Control,
-    Expectation,
     Json,
     NotMeasured,
     Result,
@@ -24,18 +22,16 @@ from samestep.experiments.conformance import (
     PROCESSES,
     QUESTION,
     agreement,
-    classifier,
     families,
     releases,
     store,
-    verdicts,
 )
 from samestep.experiments.conformance.families import FAMILIES, Family
 from samestep.experiments.conformance.faults import FAULTS
 from samestep.experiments.conformance.frameworks import FRAMEWORKS, TIER_0, Framework, Release
 from samestep.experiments.conformance.pairs import Report, Task, measure_together
+from samestep.experiments.conformance.rows import Subject, expected, rows_of, slug
 from samestep.experiments.conformance.scenarios import SCENARIOS
-from samestep.experiments.conformance.verdicts import Judged
 from samestep.experiments.ranks import Tell
 from samestep.experiments.results import control, result, write
 
@@ -49,15 +45,6 @@ SCOPE: Text = {
     "(AdamW for the empty window; schedulers, averages and Adam for counters). No GPU, NCCL, loss scaling or context "
     "parallelism. Rows say where a constructor or a device is a stand-in. What is said holds for the versions named.",
 }
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A framework in one version; `release` None: as it is installed."""
-
-    framework: Framework
-    version: str
-    release: Release | None
 
 
 def run(place: Path, options: Mapping[str, Json], tell: Tell) -> Result:
@@ -203,7 +190,7 @@ def _environment_of(subject: Subject, tell: Tell) -> dict[str, Any]:
 
 def _unexpected(report: Report) -> list[Task]:
     """Measurements that brought the processes down where that is not what was expected."""
-    return [task for task in report.failed if _expected(report, task) != "aborts"]
+    return [task for task in report.failed if expected(report, task) != "aborts"]
 
 
 def _family(subject: Subject) -> Family | None:
@@ -232,7 +219,7 @@ def _everything_measured(subject: Subject, report: Report) -> Control:
     wanted = len(report.tasks) - len(report.unavailable)
     name = f"{subject.framework.name} {subject.version}"
     return control(
-        _slug(f"measured-{subject.framework.id}-{subject.version}"),
+        slug(f"measured-{subject.framework.id}-{subject.version}"),
         {"zh": f"{name} 的每种设置都测到了", "en": f"every setting of {name} was measured"},
         report.problem is None and measured == wanted,
         measured=measured,
@@ -257,7 +244,7 @@ def _redetected(rows: Sequence[ConformanceRow]) -> Iterator[Control]:
         current = next((row for row in same if row["version"] == pinned(FRAMEWORKS[fault.framework])), None)
         if old is None or current is None:
             continue
-        name = _slug(f"fault-{fault.framework}-{fault.version}-{fault.setting}-{fault.scenario}")
+        name = slug(f"fault-{fault.framework}-{fault.version}-{fault.setting}-{fault.scenario}")
         seen = _apart(old, current) > DIFFERS
         yield control(name, fault.title, seen, before=old["id"], after=current["id"], url=fault.url)
 
@@ -272,96 +259,6 @@ def _apart(one: ConformanceRow, other: ConformanceRow) -> float:
     shared = [name for name in one["values"] if name.endswith(("_factor", "_residual")) and name in other["values"]]
     pairs += [(cast(float, one["values"][name]), cast(float, other["values"][name])) for name in shared]
     return max((abs(a - b) for a, b in pairs if a is not None and b is not None), default=0.0)
-
-
-# ---- rows -------------------------------------------------------------------------------------------------------
-
-
-def rows_of(subject: Subject, report: Report) -> Iterator[ConformanceRow]:
-    """One row for each task that was measured or failed."""
-    judged = {task: _judge(report, task) for task in report.measured}
-    for task in report.tasks:
-        if task in judged:
-            yield _row(subject, report, task, judged[task], _resolved(task, judged))
-        elif task in report.failed:
-            yield _row(subject, report, task, _failed(report, task), None)
-
-
-def _judge(report: Report, task: Task) -> Judged:
-    setting = report.settings[task[0]]
-    return verdicts.judge(report.measured[task], SCENARIOS[task[1]], _expected(report, task), setting["tolerance"])
-
-
-def _expected(report: Report, task: Task) -> Any:
-    return report.settings[task[0]]["expected"][task[1]]
-
-
-def _resolved(task: Task, judged: Mapping[Task, Judged]) -> str:
-    """The verdict in the light of the setting's other scenarios."""
-    findings = {
-        scenario: each.finding for (setting, scenario), each in judged.items() if setting == task[0] and each.finding
-    }
-    return verdicts.in_light_of(judged[task], classifier.resolve(findings), SCENARIOS[task[1]])
-
-
-def _failed(report: Report, task: Task) -> Judged:
-    """A measurement that brought the processes down: as expected (`aborts`), or not measured, which is never good."""
-    aborts = _expected(report, task) == "aborts"
-    expectation: Expectation = "undefined" if aborts else "agrees"
-    verdict = "aborts" if aborts else "not_measured"
-    return Judged(
-        kind=SCENARIOS[task[1]].kind,
-        verdict=verdict,
-        candidates=[verdict],
-        expectation=expectation,
-        expected={"measurement": expectation},
-        differences={"measurement": None},
-        values={} if aborts else {"reason": report.failed[task]},
-        agrees=AGREES,
-        fits=aborts,
-    )
-
-
-def _row(subject: Subject, report: Report, task: Task, judged: Judged, verdict: str | None) -> ConformanceRow:
-    name, scenario = task
-    setting = report.settings[name]
-    path = f"{subject.framework.id}-{name}-{subject.version}"
-    said = verdict or judged.verdict
-    row: ConformanceRow = {
-        "id": _slug(f"{scenario}-{path}"),
-        "case": scenario,
-        "path": _slug(path),
-        "title": setting["title"],
-        "note": setting["about"],
-        "framework": subject.framework.id,
-        "setting": name,
-        "version": subject.version,
-        "scenario": scenario,
-        "kind": judged.kind.value,
-        "coefficients": judged.coefficients,
-        "residual": judged.residual,
-        "verdict": said,
-        "candidates": judged.candidates,
-        "packages": report.packages,
-        "labels": list(setting["labels"]),
-        "expectation": judged.expectation,
-        "expected": judged.expected,
-        "max_abs_difference": judged.differences,
-        "values": {
-            **judged.values,
-            "verdict": said,
-            "candidates": " | ".join(judged.candidates),
-            "tolerance": judged.agrees,
-        },
-        "agrees": judged.agrees,
-        "met": verdicts.met(judged),
-    }
-    return row
-
-
-def _slug(text: str) -> str:
-    """As rows are named: a dot would end a step of a dotted path."""
-    return text.lower().replace("_", "-").replace(".", "-")
 
 
 def _path_title(subject: Subject, title: Text) -> Text:

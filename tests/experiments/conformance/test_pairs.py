@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from samestep.experiments.conformance import lab
 from samestep.experiments.conformance.frameworks import Framework
 from samestep.experiments.conformance.pairs import Report, measure_together
+from samestep.experiments.conformance.rows import Subject, rows_of
 
 PROGRAMS = Path(__file__).parents[1]
 FRAMEWORK, ABSENT, CALM = (
@@ -45,7 +45,7 @@ def test_what_the_adapter_declines_is_not_measured(report: Report) -> None:
 
 
 def test_only_a_crash_that_is_expected_makes_a_row_that_is_met(report: Report) -> None:
-    rows = {row["setting"]: row for row in lab.rows_of(lab.Subject(FRAMEWORK, "1.2", None), report)}
+    rows = {row["setting"]: row for row in rows_of(Subject(FRAMEWORK, "1.2", None), report)}
     assert {name: (row["verdict"], row["met"]) for name, row in rows.items()} == {
         "good": ("dropped", True),
         "aborts": ("aborts", True),
@@ -74,7 +74,7 @@ def test_an_adapter_that_cannot_be_imported_is_a_problem_and_no_row(reports: lis
     report = reports[1]
     assert report.problem is not None
     assert "No module named 'no_such_adapter'" in report.problem
-    assert list(lab.rows_of(lab.Subject(ABSENT, "1", None), report)) == []
+    assert list(rows_of(Subject(ABSENT, "1", None), report)) == []
 
 
 def test_who_shares_the_processes_of_one_that_fails_is_measured_nevertheless(reports: list[Report]) -> None:
