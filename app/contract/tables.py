@@ -46,9 +46,8 @@ def values_of(column: Column) -> list[Any]:
     """As JSON has them: non-finite ones are their names."""
     if isinstance(column, list):
         return column
-    if np.isfinite(column).all():
-        return column.tolist()  # type: ignore[no-any-return]
-    return [finite_or_name(value) for value in column.tolist()]
+    values: list[Any] = column.tolist()
+    return values if np.isfinite(column).all() else [finite_or_name(value) for value in values]
 
 
 def numbers_in_cell(text: str) -> list[str]:

@@ -43,7 +43,8 @@ class Assets:
     def _packed(self, kept: Kept) -> dict[str, bytes]:
         """The files that are worth it, as small as brotli makes them, which takes half a second."""
         if (before := kept.read(self.base)) is not None:
-            return pickle.loads(before)  # type: ignore[no-any-return]
+            known: dict[str, bytes] = pickle.loads(before)
+            return known
         texts = {name: body for name, body in self._files.items() if _kind(name).startswith(_COMPRESSED)}
         packed = {name: compressed(body, "br", quality=11) for name, body in texts.items()}
         kept.write(self.base, pickle.dumps(packed))

@@ -168,7 +168,8 @@ def _search(make: Callable[[], SearchIndex], library: Library, made_of: str) -> 
     """The index of an earlier start, or the one that is made now."""
     kept = Kept(cache_folder() / "search", made_of, str(EvidenceState.of(library).bags))
     if (before := kept.read("index")) is not None:
-        return pickle.loads(before)  # type: ignore[no-any-return]
+        found: SearchIndex = pickle.loads(before)
+        return found
     index = make()
     kept.write("index", pickle.dumps(index))
     return index
