@@ -20,7 +20,7 @@ from samestep.app.web.offload import Offload
 from samestep.app.web.pages import page_routes
 from samestep.app.web.pages.downloads import evidence_routes
 from samestep.app.web.pages.errors import ErrorPages
-from samestep.app.web.pages.layout import Layout
+from samestep.app.web.pages.layout import AsIs, Layout
 from samestep.app.web.ready import Front
 from samestep.app.web.site import Site
 
@@ -64,6 +64,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     layout = Layout(site)
 
     def described(request: Request) -> Response:
+        if (ready := site.ready.get(request.scope["path"])) is not None:  # asked for with a query
+            return AsIs(ready)
         text = json.dumps(app.openapi(), ensure_ascii=False, separators=(",", ":"))
         return layout.kept(request, site.finished(text, "application/json"))
 

@@ -68,7 +68,7 @@ class Site:
         templates, content, cache = folder("templates"), folder("content"), cache_folder()
         jinja = environment(templates, assets.url, root, Kept(cache / "templates"))
         jinja.auto_reload = settings.reload
-        jinja.globals["verdict_words"] = load_texts(folder("content")).verdict
+        jinja.globals["verdict_words"] = load_texts(content).verdict
         book = load_book(
             link=lambda path: root + path,
             discuss=settings.discuss if settings.discuss_url else None,
