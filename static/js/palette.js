@@ -29,6 +29,13 @@ const make = () => {
   });
 };
 
+// an answer that comes late does not take away the place that somebody has walked to
+const renew = (html) => {
+  const at = [...list.querySelectorAll("a")].indexOf(document.activeElement);
+  list.innerHTML = html;
+  if (at >= 0) ([...list.querySelectorAll("a")][at] ?? field).focus();
+};
+
 // the newest question is shown, whichever answer comes last
 const show = async () => {
   clearTimeout(waiting);
@@ -38,7 +45,7 @@ const show = async () => {
   try {
     const response = await fetch(`${address}/palette?${new URLSearchParams({ q: query })}`);
     const html = await response.text();
-    if (wanted === query && response.ok) list.innerHTML = html;
+    if (wanted === query && response.ok) renew(html);
   } catch {
     wanted = undefined; // the next key asks again
   }

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.browser.test_accessibility import AXE
 
@@ -32,6 +32,26 @@ def test_a_symptom_is_found_from_any_page_with_the_readers_language_first(open_p
     expect(page.locator(".palette input")).to_be_focused()
     page.keyboard.press("Escape")
     expect(page.locator(".palette")).to_be_hidden()
+
+
+def test_an_answer_that_comes_late_leaves_the_keyboard_where_it_was(open_page: Open) -> None:
+    page = open_page("/en/")
+    page.keyboard.press("/")
+    page.keyboard.type("clip")
+    expect(page.locator(".palette a").first).to_be_visible()
+    late: list[Route] = []
+    page.route("**/palette?q=NaN", lambda route: late.append(route))
+    with page.expect_request("**/palette?q=NaN"):
+        page.locator(".palette input").fill("NaN")
+    page.keyboard.press("ArrowDown")
+    before = page.locator(".palette a").first
+    expect(before).to_be_focused()
+    shown = before.inner_text()
+    late[0].continue_()
+    expect(before).not_to_have_text(shown)
+    expect(before).to_be_focused()
+    page.keyboard.press("ArrowUp")
+    expect(page.locator(".palette input")).to_be_focused()
 
 
 def test_a_public_report_opens_its_state(open_page: Open) -> None:
