@@ -2,8 +2,6 @@
 contentful paint, results on the page; and what the first view weighs without fonts. Keys are `slider.py`'s matter."""
 
 import os
-import shutil
-import sys
 import tempfile
 from collections import defaultdict
 from pathlib import Path
@@ -12,7 +10,7 @@ from statistics import median
 import brotli
 from playwright.sync_api import Browser, Response, sync_playwright
 from serving import CHAPTER, free_port, process
-from slider import FLAGS
+from slider import launched
 
 PLAIN = Path(__file__).parent / "plain.html"
 ROUNDS = int(os.environ.get("ROUNDS", "9"))
@@ -56,9 +54,6 @@ def weight(browser: Browser, address: str) -> int:
 
 
 def main() -> None:
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if chromium is None:
-        sys.exit("this benchmark needs a Chromium (apt-get install chromium)")
     ours, plain = free_port(), free_port()
     with tempfile.NamedTemporaryFile(suffix=".html") as body:
         body.write(brotli.compress(PLAIN.read_bytes()))
@@ -69,7 +64,7 @@ def main() -> None:
             process("-m", "baselines", "pages", str(plain), port=plain, path="/"),
             sync_playwright() as playwright,
         ):
-            browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+            browser = launched(playwright)
             addresses = {"chapter": f"http://127.0.0.1:{ours}{CHAPTER}", "plain": f"http://127.0.0.1:{plain}/"}
             times: dict[str, dict[str, list[float]]] = {name: defaultdict(list) for name in addresses}
             for _ in range(ROUNDS):  # in turn, so that both meet the same noise

@@ -4,30 +4,19 @@ Playwright keeps an event loop running in the main thread while it is open, so i
 folder: fixtures here have the scope of the package.
 """
 
-import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-ARGUMENTS = [
-    "--no-sandbox",
-    "--disable-quic",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--no-first-run",
-]
+from tests.chromium import launched
 
 
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
-    found = next(filter(None, map(shutil.which, NAMES)), None)
-    if found is None:
-        pytest.skip("no Chromium in PATH: `apt-get install chromium` gets one")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=ARGUMENTS)
+        browser = launched(playwright)
         yield browser
         browser.close()
 

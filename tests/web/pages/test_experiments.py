@@ -35,6 +35,7 @@ from samestep.app.rendering import scales
 from samestep.app.web.pages.chapters import evidence_of
 from samestep.app.web.site import Settings, Site
 from samestep.experiments.commands.publish import write_tags
+from tests.chromium import launched
 from tests.kit import by_id, text_of
 
 ROOT = Path(__file__).parents[3]
@@ -724,14 +725,9 @@ def running(tmp_path: Path, start_server: Callable[..., Any]) -> str:
 
 
 def test_axe_is_content_and_nothing_is_wider_than_the_screen(running: str) -> None:
-    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-    program = next(filter(None, map(shutil.which, names)), None)
-    if program is None:
-        pytest.skip("no Chromium in PATH: `apt-get install chromium` gets one")
-    quiet = ["--no-sandbox", "--disable-quic", "--disable-background-networking"]
     found = []
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=[*quiet, "--no-first-run"])
+        browser = launched(playwright)
         page = browser.new_page()
         for path in ("/zh/experiments", *(f"/en/experiments/{name}" for name in RESULTS), "/zh/fences"):
             page.goto(running + path)
