@@ -4,6 +4,7 @@ pages as trees.
 `tree` parses fast and forgives; where the HTML itself is judged, tests parse it as the standard says, with html5lib.
 """
 
+import fcntl
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from samestep.app.book.chapters import Book, load_book
 from samestep.app.calculators import registry
 from samestep.app.contract.errors import FieldError, InputError, refused
 from samestep.app.contract.models import Result
+from samestep.app.paths import cache_folder
 
 ROOT = Path(__file__).resolve().parents[1]
 CONTENT = ROOT / "content"
@@ -31,8 +33,14 @@ Body = dict[str, Any]
 
 @cache
 def the_book() -> Book:
-    """The book of this checkout, read once for all tests of a process that only look at it."""
-    return load_book()
+    """The book of this checkout, read once for all tests of a process that only look at it.
+
+    The first process compiles it and keeps it where servers do; those that begin beside it wait for that.
+    """
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    with (cache_folder() / "tests.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return load_book(cache=cache_folder() / "chapters")
 
 
 @cache

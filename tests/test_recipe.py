@@ -20,9 +20,9 @@ APPENDED = {"presets.toml", "start.toml", "symbols.toml"}
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tree with the toy in it, as a repository of its own."""
+    """The tree with the toy in it, as a repository of its own; what was compiled of it need not be compiled again."""
     root = tmp_path_factory.mktemp("copy")
-    without = shutil.ignore_patterns("__pycache__", "recipe")
+    without = shutil.ignore_patterns("recipe")
     for name in TREE:
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, root / name, symlinks=True, ignore=without)
@@ -35,7 +35,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         with place.open("a", encoding="utf-8") as target:
             target.write(file.read_text("utf-8"))
     subprocess.run(["git", "init", "--quiet"], cwd=root, check=True)
-    subprocess.run(["git", "add", "app", "content"], cwd=root, check=True)
+    subprocess.run(["git", "add", "app", "content", ":!**/__pycache__/**"], cwd=root, check=True)
     return root
 
 
