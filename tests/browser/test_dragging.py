@@ -37,6 +37,19 @@ HANDLES = [
     ("update_rounding", "", "weight", "1"),
     ("update_rounding", "", "amax", "12,3,5,2"),
     ("ratio_fingerprint", "", "observed_norm", "1.26"),
+    ("metric_ledger", "", "counts", "2;1"),
+    ("loss_terms", "", "coefficient", "0.1"),
+    ("loss_terms", "?penalty=6", "penalty", "6"),
+    ("token_budget", "", "lengths", "900,350,1200,80,640,2300,410,150,760,520,300"),
+    ("token_budget", "?prompts=200", "prompts", "200"),
+    ("token_budget", "", "max_length", "1024"),
+    ("mesh_ledger", "", "tp", "4"),
+    ("info_nce", "", "q", "1;2"),
+    ("info_nce", "?q=1,0.2;-0.5,1&d=0.8,0.4;0.3,0.9", "d", "0.8,0.4;0.3,0.9"),
+    ("matrix_update", "", "gradient", "3,1;1,2;2,-1;0,1"),
+    ("label_count", "", "lengths", "6 4,9;5+3,8"),
+    ("label_count", "", "prompts", "0 0,3;0+0,2"),
+    ("label_count", "", "max_length", "8"),
 ]
 """Instruments, the state, the field that a handle of a figure moves, and what it holds before."""
 

@@ -37,7 +37,13 @@ from samestep.app.calculators.info_nce.results import (
     gradient_rows,
 )
 from samestep.app.calculators.info_nce.schemes import NAMED_SCHEMES, REFERENCE
-from samestep.app.calculators.info_nce.sent_gradients import Component, TableRow, listed, sent_gradients
+from samestep.app.calculators.info_nce.sent_gradients import (
+    Component,
+    TableRow,
+    component,
+    listed,
+    sent_gradients,
+)
 from samestep.app.calculators.info_nce.vectors import Vectors
 from samestep.app.contract.models import Result as ResultBase, Table, chosen
 
@@ -146,13 +152,14 @@ class View(Result):
     """What the panel shows.
 
     `contributions[j][i]` is the part of the full ∂L/∂d_j that runs through logit_ij, which query i sends: 1/N (and,
-    with two directions, the halves) inside. `table`, `contributions` and `documents` are null, with the reason, for
-    states too large to list.
+    with two directions, the halves) inside. `queries`, `table`, `contributions` and `documents` are null, with the
+    reason, for states too large to list.
     """
 
     selected: str
     current: SchemeResult
     ranks: list[RankRow]
+    queries: list[Component] | None
     table: list[TableRow] | None
     contributions: list[list[Component]] | None
     documents: list[Document] | None
@@ -196,6 +203,7 @@ def present(inputs: Inputs, scheme: str | None = None) -> View:
         selected=selected,
         current=current,
         ranks=_rank_rows(selected, inputs, embeddings, current),
+        queries=list(map(component, inputs.q.array.tolist())) if short else None,
         table=sent and sent.table,
         contributions=sent and sent.contributions,
         documents=documents_of(inputs.d, result.reference, current) if short else None,

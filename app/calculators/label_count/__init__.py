@@ -12,9 +12,9 @@ By the definition of a mean the first is right in direction always, the other tw
 n_rk. A cell without labels has no factors. Counts are exact; factors are exact fractions and their nearest float64.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
-from itertools import accumulate
+from itertools import accumulate, count, islice
 from typing import Annotated, Literal
 
 import numpy as np
@@ -177,12 +177,23 @@ class Span(models.Result):
     end: int
 
 
+class Typed(models.Result):
+    """A sequence as it was typed, in a row that is given by lengths: its place in the microbatch, where it begins in
+    the row, its length and that of its prompt."""
+
+    number: int
+    begin: int
+    length: int
+    prompt: int
+
+
 class Strip(models.Result):
     """One drawn row: what its positions are, which of them the loss sees, and which the selected rule counts."""
 
     rank: int
     microstep: int
     length: int
+    typed: list[Typed]
     spans: list[Span]
     seen: list[tuple[int, int]]
     counted: list[tuple[int, int]]
@@ -194,6 +205,7 @@ class View(Result):
     selected: SchemeName
     current: Count
     strips: list[Strip]
+    max_length: int | None
 
 
 def compute(inputs: Inputs) -> Result:
@@ -207,7 +219,13 @@ def present(inputs: Inputs, scheme: str | None = None) -> View:
     result = _result(inputs, runs)
     selected = models.chosen(result.schemes, "before_shift" if scheme is None else scheme)
     strips = _strips(inputs, runs, selected)
-    return View(**dict(result), selected=selected, current=result.schemes[selected], strips=strips)
+    return View(
+        **dict(result),
+        selected=selected,
+        current=result.schemes[selected],
+        strips=strips,
+        max_length=inputs.max_length,
+    )
 
 
 def _runs(inputs: Inputs) -> Runs:
@@ -277,6 +295,7 @@ def _strips(inputs: Inputs, runs: Runs, scheme: SchemeName) -> list[Strip]:
     crossing = inputs.boundaries == "crossing"
     seen, counted = (stretches(RULES[name], runs, crossing, SHOWN_ROWS) for name in (_RIGHT, scheme))
     places = [(r, k) for r, rank in enumerate(inputs.cells) for k in range(len(rank))]
+    typed = list(islice((row for rank in inputs.cells for cell in rank for row in _typed(cell)), SHOWN_ROWS))
     strips = []
     for row, (of_loss, of_rule) in enumerate(zip(seen, counted, strict=True)):
         rank, microstep = places[runs.cell_of_row[row]]
@@ -284,8 +303,30 @@ def _strips(inputs: Inputs, runs: Runs, scheme: SchemeName) -> list[Strip]:
         spans = [span for i in np.flatnonzero(runs.row == row).tolist() for span in _spans(runs, i)]
         spans += [Span(what="padding", begin=tokens - lost, end=tokens - lost + padding)] if padding else []
         length = max(tokens, tokens - lost + padding)
-        strips.append(Strip(rank=rank, microstep=microstep, length=length, spans=spans, seen=of_loss, counted=of_rule))
+        strips.append(
+            Strip(
+                rank=rank,
+                microstep=microstep,
+                length=length,
+                typed=typed[row],
+                spans=spans,
+                seen=of_loss,
+                counted=of_rule,
+            )
+        )
     return strips
+
+
+def _typed(cell: Sequence[Row]) -> Iterator[list[Typed]]:
+    """The sequences of each row of a microbatch, numbered through; none where a row is given by its labels."""
+    number = count()
+    for row in cell:
+        lengths = row.lengths or ()
+        prompts = row.prompts if len(row.prompts) == len(lengths) else row.prompts * len(lengths)
+        yield [
+            Typed(number=next(number), begin=begin, length=length, prompt=min(prompt, length))
+            for begin, length, prompt in zip(accumulate(lengths, initial=0), lengths, prompts, strict=False)
+        ]
 
 
 def _spans(runs: Runs, run: int) -> list[Span]:

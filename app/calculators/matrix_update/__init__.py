@@ -148,6 +148,7 @@ class View(Result):
     method: Method
     axis: Axis
     corner: int
+    gradient: list[list[float]]
     difference: list[list[float]]
 
 
@@ -183,6 +184,7 @@ def present(inputs: Inputs, scheme: str | None = None) -> View:
         method=inputs.method,
         axis=inputs.axis,
         corner=SHOWN_SIDE,
+        gradient=_gradient(inputs)[corner, corner].tolist(),
         difference=off.tolist(),
     )
 

@@ -52,6 +52,7 @@ from samestep.app.calculators.metric_ledger.means import (
 )
 from samestep.app.calculators.metric_ledger.results import (
     METRICS,
+    Batch,
     LossScheme,
     Metric,
     RankRow,
@@ -69,6 +70,7 @@ from samestep.app.contract.tables import TableForm
 from samestep.app.mathematics.window import as_float, as_text
 
 SHOWN_RANKS = 32
+SHOWN_BATCHES = 16
 
 _CountRows = Annotated[tuple[tuple[int, ...], ...], whole_rows(0, MAX_COUNT)]
 _OptionalCountRows = Annotated[tuple[tuple[int, ...], ...] | None, whole_rows(0, MAX_COUNT).optional()]
@@ -153,6 +155,7 @@ def present(inputs: Inputs, scheme: str | None = None) -> View:
         ranks=len(batches.sizes),
         batches=sum(batches.sizes),
         rows=_rows(batches),
+        boxes=_boxes(batches) if "loss" in batches.given else [],
     )
 
 
@@ -279,6 +282,14 @@ def _rows(batches: Batches) -> list[RankRow]:
             f1=f1[r] if batches.given & set(F1) else None,
         )
         for r in range(min(len(batches.sizes), SHOWN_RANKS))
+    ]
+
+
+def _boxes(batches: Batches) -> list[Batch]:
+    places = ((r, b) for r, size in enumerate(batches.sizes) for b in range(size))
+    columns = (batches.columns[name][:SHOWN_BATCHES] for name in ("n", "loss"))
+    return [
+        Batch(rank=r, batch=b, n=int(n), loss=as_float(loss)) for (r, b), n, loss in zip(places, *columns, strict=False)
     ]
 
 

@@ -85,8 +85,18 @@ class RankRow(ResultBase):
     f1: float | None
 
 
+class Batch(ResultBase):
+    """One batch as a box: n new items of the mean loss."""
+
+    rank: int
+    batch: int
+    n: int
+    loss: float
+
+
 class View(Result):
-    """What the panel shows: one of the schemes, the metrics that the reader has given, and what single ranks have."""
+    """What the panel shows: one of the schemes, the metrics that the reader has given, what single ranks have, and the
+    first batches where losses are given."""
 
     selected: SchemeName
     current: SchemeResult
@@ -95,6 +105,7 @@ class View(Result):
     ranks: int
     batches: int
     rows: list[RankRow]
+    boxes: list[Batch]
 
     def tables(self) -> list[Table]:
         rows = [tuple(value for _, value in row) for row in self.rows]

@@ -19,6 +19,7 @@ epoch. Shuffling would change which rows meet, not how many there are. Counts th
 
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import repeat
 from typing import Annotated, Literal
 
 import numpy as np
@@ -36,6 +37,7 @@ Ints = NDArray[np.int64]
 
 MAX_SEQUENCES = 100_000
 MAX_LENGTH = 10**7
+SHOWN_SEQUENCES = 12
 
 
 Lengths = Annotated[tuple[int, ...], whole_numbers(1, MAX_LENGTH)]
@@ -165,9 +167,19 @@ class Result(models.Result):
 _NESTED = ("sequences", "sampling", "tail", "updates", "supervised_per_update", "counts")
 
 
-class View(Result):
-    """What the panel shows: the counts n_rk of one update."""
+class Sequence(models.Result):
+    """One sequence as it was typed; `prompt` is as long as it at most."""
 
+    length: int
+    prompt: int
+
+
+class View(Result):
+    """What the panel shows: the counts n_rk of one update, and the first sequences, with a prompt each or one."""
+
+    max_length: int
+    first: list[Sequence]
+    prompt_each: bool
     shown: int | None
     window: list[list[int]] | None
 
@@ -223,22 +235,33 @@ def compute(inputs: Inputs) -> Result:
 
 def present(inputs: Inputs) -> View:
     """What is shown of a body: the counts n_rk of the last update."""
-    return _shown(compute(inputs), None)
+    return _shown(inputs, None)
 
 
 def panel(query: Query) -> View:
     """The panel's state, and the counts n_rk of the chosen update."""
-    return _shown(compute(query), query.update)
+    return _shown(query, query.update)
 
 
-def _shown(result: Result, update: int | None) -> View:
+def _shown(inputs: Inputs, update: int | None) -> View:
+    result = compute(inputs)
     last = result.update_count
     shown = last if update is None else update
     if shown > last:
         en, zh = f"must be at most {last}, the last update", f"不能大于 {last}，即最后一次更新"
         raise InputError(en, zh, field="update", code="less_than_equal")
     window = result.counts[shown - 1] if result.counts and shown else None
-    return View(**dict(result), shown=shown or None, window=window)
+    each = len(inputs.prompts) > 1
+    prompts = inputs.prompts if each else repeat(inputs.prompts[0])
+    first = zip(inputs.lengths[:SHOWN_SEQUENCES], prompts, strict=False)
+    return View(
+        **dict(result),
+        max_length=inputs.max_length,
+        first=[Sequence(length=length, prompt=min(prompt, length)) for length, prompt in first],
+        prompt_each=each,
+        shown=shown or None,
+        window=window,
+    )
 
 
 def _rows(inputs: Inputs) -> tuple[Sequences, _Rows]:
