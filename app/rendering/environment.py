@@ -114,6 +114,7 @@ def environment(
     )
     jinja.filters["number"] = number
     jinja.filters["ticked"] = ticked
+    jinja.filters["sentence"] = sentence
     jinja.tests["list"] = lambda value: isinstance(value, list | tuple)
     return jinja
 
@@ -122,6 +123,11 @@ def block(jinja: Environment, template: str, name: str, context: Mapping[str, An
     """One block of a template by itself: a fragment. KeyError for a block that the template does not have."""
     found = jinja.get_template(template)
     return Markup("".join(found.blocks[name](found.new_context(dict(context)))))
+
+
+def sentence(text: str) -> str:
+    """A name that begins a sentence."""
+    return text[:1].upper() + text[1:]
 
 
 def ticked(text: str) -> Markup:
