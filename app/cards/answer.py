@@ -1,10 +1,14 @@
-"""What a card shows of an answer: its verdict, first numbers and first figure, read from the HTML of the page."""
+"""What a card shows of an answer: its verdict, first numbers and first figure, read from the HTML of the page.
+
+A figure that only repeats what was typed (`data-typed`) is shown where there is no other.
+"""
 
 import re
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 
 _FIGURE = re.compile(r'<svg class="figure[^"]*".*?</svg>', re.DOTALL)
+_TYPED = '<svg class="figure" data-typed '
 _NUMBERS = 3
 _KINDS = ("same", "other", "undefined", "coincidence")
 
@@ -23,13 +27,13 @@ def shown_in(html: str) -> Shown:
     """The parts of a result's HTML."""
     reader = _Reader()
     reader.feed(html)
-    figure = _FIGURE.search(html)
+    figures = sorted(_FIGURE.findall(html), key=lambda svg: _TYPED in svg)
     pairs = [(_tidy(label), _tidy(value)) for label, value in reader.numbers]
     return Shown(
         verdict=_tidy(reader.verdict),
         kind=next((kind for kind in _KINDS if kind in reader.kind.split()), ""),
         numbers=tuple((label, value) for label, value in pairs if value)[:_NUMBERS],
-        figure=figure[0] if figure else "",
+        figure=figures[0] if figures else "",
     )
 
 

@@ -21,6 +21,8 @@ _HAN = re.compile("[\u2e80-\u9fff\uf900-\ufaff\uff00-\uffef]")
 _VIEW_BOX = re.compile(r'viewBox="([-\d. ]+)"')
 _NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that a name may hold and XML cannot (XML 1.0, section 2.2)."""
+_NARROW = str.maketrans({"‘": "&#39;", "’": "&#39;", "“": "&#34;", "”": "&#34;"})
+"""Quotation marks, which Chinese fonts draw as wide as a character, for English words."""
 _PIECE = re.compile(
     "[\u2e80-\u9fff\uf900-\ufaff\uff00-\uffef][，。；：、！？）”]?|[^\\s\u2e80-\u9fff\uf900-\ufaff\uff00-\uffef]+\\s*|\\s+"
 )
@@ -56,10 +58,11 @@ def svg_of(card: Card, fonts: Fonts, style: str, colours: dict[str, str]) -> str
     _numbers(written, card, y + 56)
     _figure(written, card.shown.figure, y + 24, numbers=bool(card.shown.numbers))
     written.line(_MARGIN, HEIGHT - 30, 22, _ASKED[card.lang], "--ink-soft")
+    drawn = written.all.translate(_NARROW) if card.lang == "en" and fonts.chinese else written.all
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" '
         f'font-family="{escape(fonts.family)}"><style>{style}\n.figure, .figure text {{font-family: "{fonts.family}"}}'
-        f'</style><rect width="{WIDTH}" height="{HEIGHT}" fill="{colours["--paper"]}"/>{written.all}</svg>'
+        f'</style><rect width="{WIDTH}" height="{HEIGHT}" fill="{colours["--paper"]}"/>{drawn}</svg>'
     )
 
 

@@ -50,6 +50,20 @@ def test_a_card_shows_the_verdict_numbers_and_figure_of_its_state(client: TestCl
     assert "0.005" in shown.figure
 
 
+def test_a_figure_that_repeats_the_inputs_is_shown_only_where_there_is_no_other() -> None:
+    typed, found = '<svg class="figure" data-typed role="img">1</svg>', '<svg class="figure" role="img">2</svg>'
+    assert shown_in(typed + found).figure == found
+    assert shown_in(typed).figure == typed
+
+
+def test_an_english_card_in_a_chinese_font_has_narrow_quotation_marks() -> None:
+    shown = Shown("the data set’s “mean”", "other", (), "")
+    chinese = Fonts((), "Noto Sans CJK SC", chinese=True)
+    english = "".join(ElementTree.fromstring(drawn(shown, chinese, "en")).itertext())
+    assert 'the data set\'s "mean"' in english
+    assert "“mean”" in drawn(shown, chinese, "zh")
+
+
 def test_a_card_is_a_picture_of_1200_by_630_and_is_drawn_once(client: TestClient) -> None:
     address = "/zh/calculators/replica_ledger/card.png?a=3&b=9"
     first = client.get(address)
