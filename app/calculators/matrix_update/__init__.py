@@ -184,7 +184,7 @@ def present(inputs: Inputs, scheme: str | None = None) -> View:
         method=inputs.method,
         axis=inputs.axis,
         corner=SHOWN_SIDE,
-        gradient=_gradient(inputs)[corner, corner].tolist(),
+        gradient=rectangle([row[corner] for row in inputs.gradient[corner]], "gradient", "row", "行").tolist(),
         difference=off.tolist(),
     )
 
