@@ -109,13 +109,9 @@ class Line:
         return next(iter(self.cells.values())).row
 
     @property
-    def id(self) -> str:
-        return f"{self.framework}-{self.setting}-{self.version}".replace(".", "-").replace("_", "-")
-
-    @property
-    def released(self) -> str:
-        """The anchor of the framework in this release."""
-        return f"{self.framework}-{self.version}".replace(".", "-").replace("_", "-")
+    def anchor(self) -> str:
+        """How the addresses of its rows begin, on the page of its framework."""
+        return f"{self.setting}-{self.version}".replace(".", "-").replace("_", "-")
 
     def of(self, kind: str) -> dict[str, Cell]:
         """The measurements of one kind, by scenario."""
@@ -177,8 +173,7 @@ class Matrix:
     @property
     def overview(self) -> list[str]:
         """Scenarios of the overview: neither objectives of reinforcement learning nor counters, which have tables."""
-        kinds = {row["scenario"]: row["kind"] for row in self._rows}
-        return [name for name in self.result["cases"] if name not in _OBJECTIVES and kinds.get(name) != COUNTERS]
+        return [name for name in self.result["cases"] if name not in (*_OBJECTIVES, *self.counters)]
 
     @property
     def columns(self) -> list[str]:
@@ -191,6 +186,12 @@ class Matrix:
     @property
     def objectives(self) -> list[str]:
         return [name for name in self.result["cases"] if name in _OBJECTIVES]
+
+    @property
+    def counters(self) -> list[str]:
+        """Scenarios in which counters are measured."""
+        kinds = {row["scenario"]: row["kind"] for row in self._rows}
+        return [name for name in self.result["cases"] if kinds.get(name) == COUNTERS]
 
     def in_scenarios(self, names: Iterable[str]) -> list[Line]:
         """Lines that were measured in one of these scenarios."""
