@@ -131,7 +131,14 @@ FRAMEWORKS: dict[str, Framework] = {
         ),
         Framework("verl", "verl", ("verl", "tensordict", "transformers"), seconds=60.0, start=300.0, family="verl"),
         Framework("openrlhf", "OpenRLHF", ("openrlhf", "deepspeed"), start=600.0, family="openrlhf"),
-        Framework("megatron_core", "Megatron-Core", ("megatron-core",), family="megatron_core", processes=1),
+        Framework("megatron_core", "Megatron-Core", ("megatron-core",), family="megatron_core"),
+        Framework(
+            "megatron_core_schedule",
+            "Megatron-Core, the schedule alone",
+            ("megatron-core",),
+            family="megatron_core",
+            processes=1,
+        ),
         Framework("paddle", "PaddlePaddle", ("paddlepaddle",), family="paddle", torch=False),
         Framework("jax", "JAX", ("jax",), family="jax", processes=1, torch=False, variables=_JAX),
         Framework(

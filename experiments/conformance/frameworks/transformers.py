@@ -1,17 +1,20 @@
 """transformers: the Trainer as it comes, and with what quietly changes its objective."""
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
 from accelerate.state import DistributedType, PartialState
 from torch import Tensor
-from transformers import LlamaForCausalLM, Trainer, TrainingArguments
+from transformers import LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
-from samestep.experiments.conformance.adapter import Expected, Measurement, Setting, process_group
+from samestep.experiments.conformance.adapter import Counters, Expected, Measurement, Setting, process_group
 from samestep.experiments.conformance.frameworks import deepspeed, tiny_llama
 from samestep.experiments.conformance.frameworks.bigram_training import mean, summed
-from samestep.experiments.conformance.scenarios import Scenario
+from samestep.experiments.conformance.scenarios import Kind, Scenario
 
 DEEPSPEED_TOLERANCE = 1e-5
 """Its master weights are float32, and so is the update."""
@@ -20,6 +23,9 @@ LATEST_ONLY: dict[str, dict[str, Expected]] = {"4.57.1": {}, "4.53.3": {}, "4.50
 """For settings that older releases are not asked about."""
 LOCAL = dict.fromkeys("ABCDE", "replica_equal")
 NO_TAIL = {**LOCAL, "D": "dropped"}
+COUNTED = ("counters", "counters_accumulated")
+WARM = 4
+"""Updates that the warm-up is planned for."""
 ZERO = {"zero1": 1, "zero2": 2}
 """Settings over DeepSpeed, and ZeRO's stage."""
 GIVEN: dict[str, dict[str, Any]] = {
@@ -140,6 +146,28 @@ SETTINGS = (
         )
         for name, stage in ZERO.items()
     ),
+    Setting(
+        "warmup",
+        {"zh": "预热，warmup_steps=4", "en": "warm-up, warmup_steps=4"},
+        {
+            "zh": "Trainer 的调度器不经过 prepare()，在每次更新之后走一步，与 P、K 无关；第一次更新的学习率因此是 0。",
+            "en": "The Trainer does not prepare() its scheduler and moves it one step after every update, whatever P "
+            "and K are; so the first update has the learning rate 0.",
+        },
+        dict.fromkeys(COUNTED, "per_update"),
+        releases=LATEST_ONLY,
+    ),
+    Setting(
+        "warmup_alone",
+        {"zh": "预热，warmup_steps=4，P = 1", "en": "warm-up, warmup_steps=4, P = 1"},
+        {
+            "zh": "同样的训练，只有一个进程：每个 rank 各训练自己的样本，不知道另一个。",
+            "en": "The same with one process: each rank trains on its own samples and does not know of the other.",
+        },
+        dict.fromkeys(COUNTED, "per_update"),
+        labels=("one process",),
+        releases=LATEST_ONLY,
+    ),
 )
 
 
@@ -169,6 +197,9 @@ def run(setting: str, scenario: Scenario, rank: int, world_size: int) -> Measure
     """Train the windows of the scenario as one epoch, and read the last update."""
     process_group()
     tiny_llama.forget()
+    if scenario.kind is Kind.COUNTERS:
+        with alone() if setting == "warmup_alone" else nullcontext():
+            return counters(setting, scenario, rank)
     model = tiny_llama.model(NoKwargs if setting == "no_kwargs" else LlamaForCausalLM)
     record = tiny_llama.Record(model)
     samples = tiny_llama.Samples(scenario, first=setting == "first_label")
@@ -190,6 +221,48 @@ def run(setting: str, scenario: Scenario, rank: int, world_size: int) -> Measure
     if setting == "fsdp2" and not all(hasattr(parameter, "full_tensor") for parameter in model.parameters()):
         raise RuntimeError("the parameters were not sharded")
     return tiny_llama.read(record, samples, rank)
+
+
+def counters(setting: str, scenario: Scenario, rank: int) -> Counters:
+    """An epoch with a warm-up: how often the Trainer moves its scheduler, and the learning rate of every update."""
+    samples = tiny_llama.Samples(scenario)
+    given = {"learning_rate": 1.0, "lr_scheduler_type": "linear", "warmup_steps": WARM}
+    dealt, processes = samples.dealt(), len(scenario.counts)
+    if setting == "warmup_alone":
+        given["ddp_backend"] = None
+        dealt, processes = samples.of_rank(rank), 1
+    rates = Rates()
+    trainer = InOrderTrainer(
+        model=tiny_llama.model(),
+        args=TrainingArguments(**{**tiny_llama.arguments(scenario), **given}),
+        train_dataset=dealt,
+        callbacks=[rates],
+    )
+    if trainer.args.world_size != processes:
+        raise RuntimeError(f"the Trainer takes itself for one of {trainer.args.world_size} processes")
+    trainer.train()
+    return Counters("warmup", len(rates.seen), trainer.lr_scheduler.last_epoch, rates.seen)
+
+
+class Rates(TrainerCallback):
+    """The learning rate of every step that torch's optimizer takes, inside accelerate's wrapper."""
+
+    def __init__(self) -> None:
+        self.seen: list[float] = []
+
+    def on_train_begin(self, *_: object, optimizer: Any, **__: object) -> None:
+        optimizer.optimizer.register_step_pre_hook(lambda sgd, *_: self.seen.append(sgd.param_groups[0]["lr"]))
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Without the variables that a launcher sets, so that nobody knows of another process."""
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    kept = {name: os.environ.pop(name) for name in names if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ |= kept
 
 
 def zero(stage: int) -> dict[str, Any]:
