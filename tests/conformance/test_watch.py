@@ -18,6 +18,7 @@ import pytest
 
 from samestep import watch
 from samestep.experiments.conformance import lab
+from samestep.experiments.conformance.frameworks import deepspeed
 from samestep.experiments.registry import ROOT
 from samestep.experiments.watch import Report
 from samestep.experiments.watch.command import EXAMPLES
@@ -37,10 +38,24 @@ def installed(package: str) -> None:
 
 
 @cache
+def operator() -> str:
+    """Where DeepSpeed's operator is; built once, for two ranks that build it for minutes do not wait for each other."""
+    if reason := deepspeed.unavailable(""):
+        pytest.skip(reason)
+    program = "from samestep.experiments.conformance.frameworks import deepspeed; deepspeed.prepare()"
+    path = {**os.environ, "PYTHONPATH": str(ROOT / ".src")}
+    subprocess.run([sys.executable, "-c", program], env=path, capture_output=True, check=True, timeout=900)
+    return str(deepspeed.operators())
+
+
+@cache
 def watched(package: str, *arguments: str, launched: bool = True) -> Report:
     installed(package)
     command = [*TORCHRUN] if launched else [sys.executable]
-    report = watch(*command, str(HERE / arguments[0]), *arguments[1:], updates=3, timeout=600)
+    with pytest.MonkeyPatch.context() as patch:
+        if package == "deepspeed":
+            patch.setenv("TORCH_EXTENSIONS_DIR", operator())
+        report = watch(*command, str(HERE / arguments[0]), *arguments[1:], updates=3, timeout=600)
     assert report.verdict != "error", report
     return report
 
