@@ -1,4 +1,7 @@
-"""Frameworks in environments of their own, in those that are here already (`run conformance --family …`)."""
+"""Frameworks in environments of their own, in those that are here already (`run conformance --family …`).
+
+What each takes stands beside its pins, in `families.FAMILIES`.
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Every file that a reader brought, alone or with the others of its options (on demand: some minutes)."""
+"""Every file that a reader brought, alone or with the others of its options (on demand: 1 minute, torch alone)."""
 
 import tomllib
 from typing import Any

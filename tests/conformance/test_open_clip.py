@@ -1,4 +1,4 @@
-"""What open_clip's ranks do, beside what they should do, worked out in one process."""
+"""What open_clip's ranks do, beside what they should do, worked out in one process (on demand: 10 seconds)."""
 
 import pytest
 import torch
