@@ -27,7 +27,7 @@ def test_numbers_beside_a_panel_follow_it_with_a_word_and_a_way_back(open_page: 
         answer = httpx2.get(f"{page.url.partition('/en/')[0]}/api/replica_ledger?{state}").json()
         for step in field.split("."):
             answer = answer[int(step)] if step.isdigit() else answer[step]
-        told = number.inner_text().replace("−", "-")
+        told = (number.text_content() or "").replace("−", "-")
         assert told == "undefined" if answer is None else told == str(answer) or abs(float(told) - answer) < 1e-5
     assert numbers.all_text_contents() != written
     note.get_by_role("button").click()
