@@ -13,6 +13,7 @@ of a mean; that DDP averages over replicas is in the PyTorch documentation of Di
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
+from math import isclose
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -270,7 +271,7 @@ def _spread(window: Window, current: NDArray[np.float64] | None) -> Spread | Non
     if current is None or not len(filled):
         return None
     heaviest, lightest = (int(filled[pick(current[filled])]) for pick in (np.argmax, np.argmin))
-    apart = not np.isclose(current[heaviest], current[lightest], rtol=1e-9, atol=0)
+    apart = not isclose(current[heaviest], current[lightest], rel_tol=1e-9)
     several = max(window.sizes) > 1
     names = [
         (replica_name(r), k if several else None) for r, k in (place_of(window.sizes, i) for i in (heaviest, lightest))
