@@ -24,7 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SettingsError as error:
         print(f"samestep: {error}", file=sys.stderr)
         return 1
-    settings = replace(given, root_path=options.root_path.rstrip("/"), reload=options.reload, ahead=not options.reload)
+    ahead = not (options.reload or options.no_ahead)
+    settings = replace(given, root_path=options.root_path.rstrip("/"), reload=options.reload, ahead=ahead)
     settings.to_environment()
     try:
         listening = _listen(options.host, options.port)
@@ -44,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=_port, default=8000, help="port to listen on (default %(default)s; 0: any free)")
     parser.add_argument("--workers", type=_count, default=1, help="server processes (default %(default)s)")
     parser.add_argument("--root-path", default="", help="path below which a proxy serves the wiki, e.g. /wiki")
+    parser.add_argument("--no-ahead", action="store_true", help="make a page when it is asked for, none before")
     parser.add_argument("--reload", action="store_true", help="show saved chapters, templates and code at once")
     return parser
 

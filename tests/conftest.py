@@ -54,8 +54,9 @@ def shared_run(file: str) -> str | None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes long comes first, so that no worker is left alone with it at the end."""
-    long = ("browser", "experiments", "test_html.py")
-    items.sort(key=lambda item: not {item.path.relative_to(ROOT).parts[1], item.path.name} & set(long))
+    files = ("html", "pages", "panels", "recipe", "serving", "wheel")
+    long = {"browser", "experiments", *(f"test_{name}.py" for name in files)}
+    items.sort(key=lambda item: not {item.path.relative_to(ROOT).parts[1], item.path.name} & long)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
@@ -73,10 +74,14 @@ def client() -> Iterator[TestClient]:
 
 
 class Server:
-    """`python -m app`, or another command for it, as a process of its own, on a free port of the loopback."""
+    """`python -m app`, or another command for it, as a process of its own, on a free port of the loopback.
 
-    def __init__(self, *options: str, checkout: Path = ROOT, command: Sequence[str] = APP) -> None:
-        whole = [*command, "--host", "127.0.0.1", "--port", "0", *options]
+    A test reads few pages of it, so that none is made before it is asked for, unless `ahead`.
+    """
+
+    def __init__(self, *options: str, checkout: Path = ROOT, command: Sequence[str] = APP, ahead: bool = False) -> None:
+        lazy = () if ahead else ("--no-ahead",)
+        whole = [*command, "--host", "127.0.0.1", "--port", "0", *lazy, *options]
         self.process = subprocess.Popen(
             whole, cwd=checkout, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
         )

@@ -2,6 +2,7 @@
 
 import random
 from fractions import Fraction
+from importlib import import_module
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -9,8 +10,6 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
-from torch.distributed.pipelining.schedules import Schedule1F1B, ScheduleGPipe
-from torch.distributed.pipelining.stage import PipelineStage
 
 from samestep.app.calculators.pipeline_schedule.timing import BACKWARD_SLOTS, bubble, in_flight, order, slots
 from tests.kit import Asked, Body, Program, quarters
@@ -18,6 +17,11 @@ from tests.kit import Asked, Body, Program, quarters
 asked = Asked("pipeline_schedule")
 answer, view, refusal, view_refusal = asked.answer, asked.view, asked.refusal, asked.view_refusal
 Tensor = torch.Tensor
+
+
+def pipelining(name: str) -> Any:
+    """A module of torch's pipelining, which takes a second to import: not where tests are only collected."""
+    return import_module(f"torch.distributed.pipelining.{name}")
 
 
 # --- weights
@@ -56,7 +60,7 @@ def run(loss: Any, scale: bool = False, wipe_calls: bool = False, wipe_microbatc
                 model.zero_grad()
             loss(model.loss(torch.tensor(row, dtype=torch.float64)), count, len(rows)).backward()
         if scale:
-            PipelineStage.scale_grads(SimpleNamespace(submod=model), len(rows))  # type: ignore[arg-type]
+            pipelining("stage").PipelineStage.scale_grads(SimpleNamespace(submod=model), len(rows))
     return model.gradient
 
 
@@ -154,7 +158,8 @@ def test_orders_are_those_that_torchs_schedules_carry_out(
 ) -> None:
     monkeypatch.setattr("torch.distributed.pipelining.schedules._batch_p2p", lambda *_, **__: [])
     monkeypatch.setattr("torch.distributed.pipelining.schedules._wait_batch_p2p", lambda *_: None)
-    for schedule, kind in (("1f1b", Schedule1F1B), ("gpipe", ScheduleGPipe)):
+    schedules = pipelining("schedules")
+    for schedule, kind in (("1f1b", schedules.Schedule1F1B), ("gpipe", schedules.ScheduleGPipe)):
         got = answer(parts=[[1] * microbatches], stages=stages, schedule=schedule)["timing"]
         for index in range(stages):
             stage = Recorder(index)
@@ -169,7 +174,7 @@ def test_orders_are_those_that_torchs_schedules_carry_out(
                 _maybe_get_loss=lambda *_: None,
                 _update_losses=lambda *_: None,
             )
-            kind._step_microbatches(own)  # type: ignore[arg-type]
+            kind._step_microbatches(own)
             assert got["order"][index] == stage.done, (schedule, index)
 
 

@@ -40,7 +40,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--connections", type=int, default=3)
     options = parser.parse_args()
-    server = Server()
+    server = Server(ahead=True)
     try:
         found = attack(server, options.requests, options.seed, options.connections)
     finally:

@@ -90,7 +90,7 @@ def main() -> int:
     options = parser.parse_args()
     pages()  # read now, so that readers are there at the first moment
     began = time.perf_counter()
-    server = Server()
+    server = Server(ahead=True)
     try:
         print(f"started in {time.perf_counter() - began:.1f} s")
         before = resident(server)

@@ -85,7 +85,7 @@ def test_the_first_line_says_the_address_to_open(server: Any) -> None:
 
 
 def test_a_server_says_nothing_else_while_all_is_well(start_server: Start) -> None:
-    server = start_server()  # the shared one is attacked by other tests, and says so
+    server = start_server(ahead=True)  # the shared one is attacked by other tests, and says so
     for path in ("/zh/parallel-correctness", "/en/calculators/info_nce?tau=0", "/zh/nothing", "/api/info_nce?tau=x"):
         get(server, path)
     assert server.lines[1:] == []
@@ -265,7 +265,7 @@ def test_a_page_asked_for_during_a_large_request_comes_first(server: Any) -> Non
 
 def test_an_idle_server_is_small_and_has_not_loaded_torch(start_server: Start) -> None:
     """Asked of the operating system: every library that a process has loaded is mapped into its memory."""
-    running = start_server()
+    running = start_server(ahead=True)
     for path in ("/zh/", "/en/parallel-correctness", "/zh/calculators/info_nce?tau=2", "/api/replica_ledger"):
         assert status(running, path) == 200
     process = Path("/proc") / str(running.process.pid)
