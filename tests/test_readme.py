@@ -83,7 +83,7 @@ def test_it_lists_the_options_of_the_server_and_no_others() -> None:
     helped = run("-m", "app", "--help")
     assert helped.returncode == 0
     offered = set(re.findall(r"(?<![\w-])--[a-z-]+", helped.stdout)) - {"--help"}
-    (listed,) = [part for part in README.split("\n\n") if "are the options" in part]
+    (listed,) = [part for part in README.split("\n\n") if "Options: " in part]
     assert set(re.findall(r"`(--[a-z-]+)", listed)) == offered
 
 

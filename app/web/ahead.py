@@ -46,7 +46,7 @@ async def _ask(app: ASGIApp, path: str) -> None:
         "raw_path": path.encode(),
         "root_path": "",
         "query_string": b"",
-        "headers": [],
+        "headers": [(b"accept-encoding", b"br")],  # as it is kept: any other form would stand beside it
         "client": None,
         "server": None,
     }

@@ -13,7 +13,7 @@ from samestep.app.paths import Kept
 from samestep.app.rendering.environment import environment
 from samestep.app.web import ahead
 from samestep.app.web.finished import EvidenceState, Finished, page_headers
-from samestep.app.web.ready import Ready
+from samestep.app.web.ready import Ready, coding_for
 from tests.kit import the_book
 
 HTML = "text/html; charset=utf-8"
@@ -143,12 +143,15 @@ def test_a_page_of_another_state_of_the_evidence_is_not_found(library: Library, 
 
 def test_a_server_makes_every_page_by_itself_the_shelf_and_the_chapters_first(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
+    forms: set[str | None] = set()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         asked.append(scope["path"])
+        forms.add(coding_for(scope))
 
     monkeypatch.setattr(ahead, "_PAUSE", 0)
     asyncio.run(ahead.make_ahead(app, the_book()))
+    assert forms == {"br"}  # as it is held: another form would be kept beside it
     assert asked[:2] == ["/zh/", "/en/"]
     chapters = [chapter.path for lang in ("zh", "en") for chapter in the_book().chapters[lang]]
     assert set(asked[2 : 2 + len(chapters)]) == set(chapters)

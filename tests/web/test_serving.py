@@ -264,8 +264,9 @@ def test_a_page_asked_for_during_a_large_request_comes_first(server: Any) -> Non
 
 
 def test_an_idle_server_is_small_and_has_not_loaded_torch(start_server: Start) -> None:
-    """Asked of the operating system: every library that a process has loaded is mapped into its memory."""
-    running = start_server(ahead=True)
+    """Asked of the operating system: every library that a process has loaded is mapped into its memory. Pages that are
+    made ahead come on top, each in one form."""
+    running = start_server()
     for path in ("/zh/", "/en/parallel-correctness", "/zh/calculators/info_nce?tau=2", "/api/replica_ledger"):
         assert status(running, path) == 200
     process = Path("/proc") / str(running.process.pid)
