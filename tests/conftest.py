@@ -1,6 +1,7 @@
 """What tests share: the application in process, a real server, and the rule that in CI nothing is skipped."""
 
 import contextlib
+import gc
 import os
 import queue
 import re
@@ -21,7 +22,10 @@ from xdist.scheduler import LoadScopeScheduling
 ROOT = Path(__file__).parents[1]
 APP = (sys.executable, "-m", "app")
 
-settings.register_profile("tests", deadline=None)  # how long something takes is a benchmark's matter
+# How long something takes is a benchmark's matter, and a run that lands asks no question that was not asked before:
+# `--hypothesis-profile=explore` asks new ones.
+settings.register_profile("explore", deadline=None, print_blob=True)
+settings.register_profile("tests", deadline=None, derandomize=True)
 settings.load_profile("tests")
 
 collect_ignore = ["recipe"]  # laid over a copy of the tree by test_recipe.py, and tested there
@@ -49,6 +53,17 @@ def shared_run(file: str) -> str | None:
     """What a test file takes of one run for many, as its text says: the scheduler knows only names."""
     found = re.search(r"\b(lab: (?:Lab|Any)|loops: Loops|audit\.asked)\b", (ROOT / file).read_text("utf-8"))
     return found and found[1].partition(":")[0]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """What collecting makes stays, so that looking for garbage in it would double its time and find none."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)

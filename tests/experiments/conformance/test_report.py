@@ -1,5 +1,6 @@
 """A report stands on published rows and on a script that needs the framework alone, and does what it says."""
 
+import contextlib
 import os
 import re
 import socket
@@ -50,11 +51,16 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> str:
     names = [name for name, surprise in SURPRISES.items() if surprise.packages == ("torch",)]
     for name in names:
         (folder / f"{name}.py").write_text(report.script(name))
-    program = f"from runpy import run_path\nfor name in {names}: run_path(f'{{name}}.py', run_name='__main__')"
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in names]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        ports = [probe.getsockname()[1] for probe in probes]  # each its own: the store of the last one may still listen
+    program = f"""import os, runpy
+for name, port in {list(zip(names, ports, strict=True))}:
+    os.environ["MASTER_PORT"] = str(port)
+    runpy.run_path(f"{{name}}.py", run_name="__main__")"""
+    common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
     ranks = [
         subprocess.Popen(
             [sys.executable, "-c", program],
