@@ -1,23 +1,34 @@
 """One run of every experiment, shared by all tests of this folder: starting processes is what costs time."""
 
+import contextlib
+import io
 import json
 import random
-import subprocess
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from samestep.app.evidence.bags import Library, Result, Row
-from samestep.experiments import corpus
+from samestep.experiments import __main__ as command, corpus
 from samestep.experiments.conformance.frameworks import TIER_0
+from samestep.experiments.ranks import parent
+from samestep.experiments.ranks.progress import Progress
 from samestep.experiments.registry import ROOT
+from tests.warm import Stable
 
 HERE = Path(__file__).resolve().parent
-LAB = [sys.executable, "-m", "experiments"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def stable() -> Iterator[None]:
+    """Ranks begin as forks of a process that has torch."""
+    with contextlib.closing(Stable()) as stable, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parent, "subprocess", stable)
+        yield
 
 
 @pytest.fixture
@@ -40,14 +51,15 @@ class Lab:
         return {row["id"]: row for row in self.results[name]["rows"]}
 
 
-def run_lab(*arguments: str, folder: Path, timeout: float = 170) -> Lab:
-    """Run the command line from the root of the checkout, keeping its results in `folder`."""
-    began = time.monotonic()
-    command = [*LAB, *arguments, "--out", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout)
+def run_lab(*arguments: str, folder: Path) -> Lab:
+    """Run the command line here, keeping its results in `folder`."""
+    began, output = time.monotonic(), io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(command, "Progress", partial(Progress, output))  # it took the standard error when it was imported
+        code = command.main([*arguments, "--out", str(folder)])
     places = sorted(folder.glob("*/result.json"))
     results = {place.parent.name: json.loads(place.read_text("utf-8")) for place in places}
-    return Lab(folder, results, done.stdout + done.stderr, done.returncode, time.monotonic() - began)
+    return Lab(folder, results, output.getvalue(), code, time.monotonic() - began)
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,20 @@ from pathlib import Path
 
 import pytest
 
+from samestep.experiments.ranks import parent
 from samestep.experiments.ranks.launch import Job, Step, launch, workplace
 from samestep.experiments.ranks.parent import Limits, RunFailedError
 from samestep.experiments.registry import ROOT
 
 pytestmark = pytest.mark.usefixtures("rank_programs")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def started_as_ever() -> Iterator[None]:
+    """Here ranks begin as they do for readers, and not as forks."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parent, "subprocess", subprocess)
+        yield
 
 
 def job(what: str, processes: int = 2) -> Job:
