@@ -19,6 +19,9 @@ from hypothesis import settings
 from starlette.testclient import TestClient
 from xdist.scheduler import LoadScopeScheduling
 
+from samestep.experiments.ranks import parent
+from tests.warm import Stable
+
 ROOT = Path(__file__).parents[1]
 APP = (sys.executable, "-m", "app")
 
@@ -76,6 +79,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
     return ByFile(config, log)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def stable() -> Iterator[None]:
+    """Ranks begin as forks of a process that has torch."""
+    with contextlib.closing(Stable()) as stable, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parent, "subprocess", stable)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ import io
 import json
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,20 +15,10 @@ import pytest
 from samestep.app.evidence.bags import Library, Result, Row
 from samestep.experiments import __main__ as command, corpus
 from samestep.experiments.conformance.frameworks import TIER_0
-from samestep.experiments.ranks import parent
 from samestep.experiments.ranks.progress import Progress
 from samestep.experiments.registry import ROOT
-from tests.warm import Stable
 
 HERE = Path(__file__).resolve().parent
-
-
-@pytest.fixture(scope="session", autouse=True)
-def stable() -> Iterator[None]:
-    """Ranks begin as forks of a process that has torch."""
-    with contextlib.closing(Stable()) as stable, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parent, "subprocess", stable)
-        yield
 
 
 @pytest.fixture
