@@ -99,6 +99,21 @@ def client() -> Iterator[TestClient]:
         yield client
 
 
+BASE = "https://wiki.example.org"
+DISCUSSIONS = "https://forum.example.org/new?lang={lang}&about={slug}%23{section}"
+
+
+@pytest.fixture(scope="session")
+def below() -> Iterator[TestClient]:
+    """The wiki below a root path, with a base of its own and a place for discussions: one book for all who ask it."""
+    from samestep.app.main import create_app
+    from samestep.app.web.site import Settings
+
+    settings = Settings("/wiki", base_url=BASE, discuss_url=DISCUSSIONS)
+    with TestClient(create_app(settings), follow_redirects=False) as client:
+        yield client
+
+
 class Server:
     """`python -m app`, or another command for it, as a process of its own, on a free port of the loopback.
 

@@ -4,7 +4,7 @@ import gzip
 import html
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from urllib.parse import urlencode, urlsplit
 
 import brotli
@@ -14,8 +14,6 @@ from starlette.testclient import TestClient
 
 from samestep.app.calculators import registry
 from samestep.app.contract.languages import LANGUAGES
-from samestep.app.main import create_app
-from samestep.app.web.site import Settings
 from tests.kit import the_book, tree
 
 CALCULATORS = sorted(registry())
@@ -109,16 +107,15 @@ def test_an_answer_of_304_carries_the_safe_headers(client: TestClient, path: str
 
 
 @pytest.fixture
-def failing(monkeypatch: pytest.MonkeyPatch) -> TestClient:
+def failing(below: TestClient, monkeypatch: pytest.MonkeyPatch) -> TestClient:
     """A wiki below /wiki in which every computation ends in an unforeseen exception."""
 
     def fail(*_: object) -> None:
         raise RuntimeError("a secret of the server")
 
-    application = create_app(Settings(root_path="/wiki"))
     for module in ("panels", "states"):
         monkeypatch.setattr(f"samestep.app.instruments.{module}.view_of", fail)
-    return TestClient(application, raise_server_exceptions=False)
+    return TestClient(below.app, raise_server_exceptions=False)
 
 
 @pytest.mark.parametrize("root", ["", "/wiki"])
@@ -326,12 +323,6 @@ def test_no_address_leads_to_files_of_the_server(client: TestClient, path: str) 
 
 
 # ---- below a proxy's path
-
-
-@pytest.fixture(scope="module")
-def below() -> Iterator[TestClient]:
-    with TestClient(create_app(Settings(root_path="/wiki")), follow_redirects=False) as client:
-        yield client
 
 
 PAGES = [

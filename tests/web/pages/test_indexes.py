@@ -2,7 +2,6 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from urllib.parse import unquote, urljoin, urlsplit
@@ -19,30 +18,20 @@ from samestep.app.book.head import Source
 from samestep.app.book.sources import works
 from samestep.app.calculators import registry
 from samestep.app.contract.languages import LANGUAGES
-from samestep.app.main import create_app
 from samestep.app.settings import Settings, SettingsError
+from tests.conftest import BASE
 from tests.kit import Element, by_id, text_of, the_book, tree
 
 BOOK = the_book()
 TERMS = BOOK.catalogue.glossary.term
 TAGS = [(lang, tag) for lang in LANGUAGES for family in BOOK.families(lang).values() for tag, _ in family]
 PAGES = [f"/{lang}/{name}" for lang in LANGUAGES for name in ("glossary", "sources", "book", "tags/advanced")]
-BASE = "https://wiki.example.org"
 ATOM = "{http://www.w3.org/2005/Atom}"
 MAP = "{http://www.sitemaps.org/schemas/sitemap/0.9}"
 TWIN = "{http://www.w3.org/1999/xhtml}link"
 
 each_language = pytest.mark.parametrize("lang", LANGUAGES)
 each_page = pytest.mark.parametrize("path", PAGES)
-
-
-@pytest.fixture(scope="module")
-def below() -> Iterator[TestClient]:
-    """The wiki below a root path, with a base of its own and a place for discussions."""
-    discuss = "https://forum.example.org/new?lang={lang}&about={slug}%23{section}"
-    settings = Settings(root_path="/wiki", base_url=BASE, discuss_url=discuss)
-    with TestClient(create_app(settings), follow_redirects=False) as client:
-        yield client
 
 
 class Trees:

@@ -1,7 +1,6 @@
 """Whole pages: which language, which address, what a chapter page carries, what search and errors say."""
 
 import re
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +20,7 @@ from samestep.app.main import create_app
 from samestep.app.paths import folder
 from samestep.app.settings import Settings
 from samestep.app.web.site import Site
-from tests.kit import CONTENT, Element, text_of, the_book, tree
+from tests.kit import CONTENT, Element, lay_out_first_chapter, text_of, the_book, tree
 
 BOOK = the_book()
 CHAPTERS = [chapter for lang in LANGUAGES for chapter in BOOK.chapters[lang]]
@@ -123,13 +122,18 @@ def test_the_other_language_is_the_same_page_in_the_same_state(client: TestClien
 
 
 def test_an_old_address_leads_to_the_new_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    content = tmp_path / "content"
-    shutil.copytree(folder("content"), content)
-    (content / "redirects.toml").write_text('[redirect]\nscaling-of-old = "gradient-scaling"\n')
-    monkeypatch.setattr("samestep.app.web.site.load_book", lambda **options: load_book(content, **options))
-    with TestClient(create_app(Settings(root_path="/wiki")), follow_redirects=False) as client:
+    chapter = lay_out_first_chapter(tmp_path / "content")
+    (tmp_path / "content" / "redirects.toml").write_text(f'[redirect]\nscaling-of-old = "{chapter.stem[3:]}"\n')
+    read_from(monkeypatch, tmp_path / "content")
+    with TestClient(create_app(Settings(root_path="/wiki", reload=True)), follow_redirects=False) as client:
         answer = client.get("/en/scaling-of-old")
         assert (answer.status_code, answer.headers["location"]) == (308, "/wiki/en/gradient-scaling")
+
+
+def read_from(monkeypatch: pytest.MonkeyPatch, content: Path) -> None:
+    """Let the wiki that is made next read its content there."""
+    monkeypatch.setattr("samestep.app.web.site.folder", lambda name: content if name == "content" else folder(name))
+    monkeypatch.setattr("samestep.app.web.site.load_book", lambda **options: load_book(content, **options))
 
 
 # ---- shelf and chapters
@@ -436,11 +440,9 @@ def test_what_is_missing_beside_the_pages_is_said_as_json(client: TestClient, pa
 
 @pytest.fixture
 def author(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[TestClient, Callable[[str, str], Any]]:
-    """A wiki with --reload over a copy of the content, and a way to replace a text in its chapter 10."""
-    content = tmp_path / "content"
-    shutil.copytree(folder("content"), content)
-    monkeypatch.setattr("samestep.app.web.site.load_book", lambda **options: load_book(content, **options))
-    file = next((content / "en").glob("10-*.md"))
+    """A wiki with --reload over a book of one chapter, and a way to replace a text in it."""
+    file = lay_out_first_chapter(tmp_path / "content")
+    read_from(monkeypatch, tmp_path / "content")
 
     def edit(old: str, new: str) -> None:
         text = file.read_text()
@@ -505,10 +507,9 @@ def test_a_chapter_says_its_place_in_the_series_its_day_and_at_the_end_where_to_
     assert chapter.file.name in page[page.index('id="discuss"') :]
 
 
-def test_where_discussions_have_an_address_the_end_of_a_chapter_links_it() -> None:
-    with TestClient(create_app(Settings(discuss_url="https://talk.example/{lang}/{slug}/{section}"))) as client:
-        page = client.get("/en/parallel-correctness").text
-    assert 'href="https://talk.example/en/parallel-correctness/discuss"' in page
+def test_where_discussions_have_an_address_the_end_of_a_chapter_links_it(below: TestClient) -> None:
+    page = below.get("/wiki/en/parallel-correctness").text
+    assert 'href="https://forum.example.org/new?lang=en&amp;about=parallel-correctness%23discuss"' in page
 
 
 @pytest.mark.parametrize("name", ["audit_walkthrough", "clip_ownership", "conformance"])
