@@ -5,6 +5,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -12,7 +13,8 @@ from urllib.parse import urlsplit
 import pytest
 from starlette.testclient import TestClient
 
-ROOT = Path(__file__).parents[1]
+from tests.kit import ROOT, lay_out_first_chapter
+
 README = (ROOT / "README.md").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
@@ -24,6 +26,7 @@ def block_after(marker: str) -> str:
     return found[1]
 
 
+@cache
 def run(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *command], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
@@ -140,10 +143,13 @@ def test_the_checked_number_that_it_shows_is_right(client: TestClient) -> None:
     assert float(found[1].replace("\N{MINUS SIGN}", "-")) == value
 
 
-def test_the_book_is_checked_by_the_command_that_it_names() -> None:
+def test_the_book_is_checked_by_the_command_that_it_names(tmp_path: Path) -> None:
+    """Here one chapter; tests/book checks the whole of it."""
     assert "python -m app.book.chapters" in README
-    checked = run("-m", "samestep.app.book.chapters")
+    lay_out_first_chapter(tmp_path / "content")
+    checked = run("-m", "app.book.chapters", str(tmp_path / "content"))
     assert checked.returncode == 0, checked.stderr
+    assert "book ok: 2 chapters" in checked.stdout
 
 
 def test_every_option_of_its_watch_commands_is_watchs_own_and_not_the_watched_scripts() -> None:
