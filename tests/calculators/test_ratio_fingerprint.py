@@ -280,7 +280,7 @@ def planted(chance: random.Random) -> Trial:
 def test_planted_faults_are_named_where_they_can_be_and_doubted_where_they_cannot() -> None:
     chance = random.Random(20_260_704)
     named = identifiable = doubted = confusable = admitted = unpredicted = 0
-    for _ in range(1000):
+    for _ in range(400):
         trial = planted(chance)
         got = answer(trial.body())
         if not trial.predictable():  # what is shown says nothing about this fault
@@ -292,9 +292,9 @@ def test_planted_faults_are_named_where_they_can_be_and_doubted_where_they_canno
         else:
             identifiable += 1
             named += bool(got["causes"]) and trial.named_by(got["causes"][0])
-    assert identifiable >= 400
+    assert identifiable >= 160
     assert named >= 0.95 * identifiable
-    assert confusable >= 100
+    assert confusable >= 40
     assert doubted == confusable
     assert admitted >= 0.95 * unpredicted
 
