@@ -1,11 +1,12 @@
 """Every page of the wiki, found by following links from the two shelves: valid HTML, sound structure, no dead end."""
 
+import gc
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from urllib.parse import unquote, urljoin, urlsplit
+from urllib.parse import unquote, urljoin
 
 import html5lib
 import pytest
@@ -73,8 +74,16 @@ class Page:
     elements: list[tuple[Element, tuple[Element, ...]]]
 
     @cached_property
-    def ids(self) -> list[str]:
-        return [found for element, _ in self.elements if (found := element.get("id")) is not None]
+    def ids(self) -> Counter[str]:
+        """How often each id stands on the page."""
+        return Counter(found for element, _ in self.elements if (found := element.get("id")) is not None)
+
+    @cached_property
+    def targets(self) -> dict[str, None]:
+        """The addresses on this site that links lead to and files are taken from, with their fragments, in order."""
+        found = (element.get("href") or element.get("src") or element.get("action") for element, _ in self.elements)
+        targets = (urljoin(self.address, address) for address in dict.fromkeys(found) if address)
+        return dict.fromkeys(target for target in targets if target.startswith("/") and not target.startswith("//"))
 
     def all(self, *tags: str) -> list[Element]:
         return [element for element, _ in self.elements if element.tag in tags]
@@ -82,7 +91,7 @@ class Page:
 
 def read(address: str, status: int, html: str) -> Page:
     root = tree(html)
-    return Page(address, status, html, root, list(with_ancestors(root, ())))
+    return Page(address, status, html, root, with_ancestors(root))
 
 
 def parse_errors(html: str) -> list[str]:
@@ -92,17 +101,18 @@ def parse_errors(html: str) -> list[str]:
     return [f"{code} at {place}: {details}" for place, code, details in parser.errors]
 
 
-def with_ancestors(element: Element, above: tuple[Element, ...]) -> Iterator[tuple[Element, tuple[Element, ...]]]:
-    yield element, above
-    for child in element:
-        if isinstance(child.tag, str):  # a comment is no element
-            yield from with_ancestors(child, (element, *above))
+def with_ancestors(root: Element) -> list[tuple[Element, tuple[Element, ...]]]:
+    found: list[tuple[Element, tuple[Element, ...]]] = []
 
+    def walk(element: Element, above: tuple[Element, ...]) -> None:
+        found.append((element, above))
+        if len(element):
+            inside = (element, *above)
+            for child in element:
+                walk(child, inside)
 
-def inside(page: Page, href: str) -> str:
-    """The address on this site that a link leads to, with its fragment; empty for one that leads elsewhere."""
-    target = urljoin(page.address, href)
-    return "" if urlsplit(target).netloc or urlsplit(target).scheme else target
+    walk(root, ())
+    return found
 
 
 @dataclass(frozen=True)
@@ -114,12 +124,23 @@ class Site:
 
 @pytest.fixture(scope="module")
 def site(client: TestClient) -> Site:
+    """The wiki, read once; looking for garbage among what is kept of it would find none."""
+    gc.disable()
+    try:
+        return crawled(client)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def crawled(client: TestClient) -> Site:
     """Everything that links lead to, from the shelves and from the states beside them.
 
-    Of the many states of a calculator the first few are read; that the others answer, in one language, is enough. Of
-    the cards of a page one is drawn, which takes a second, and stands for the others.
+    Of the many states of a calculator the first few are read, in one language or the other; that the others answer, in
+    one, is enough. Of the cards of a page one is drawn, which takes a second, and stands for the others.
     """
     reader = TestClient(client.app, follow_redirects=False, raise_server_exceptions=False)
+    reader.portal = client.portal  # one event loop for all that is read
     found = Site({}, {})
     waiting = ["/zh/", "/en/", *BESIDE_THE_LINKS]
     states: Counter[str] = Counter()
@@ -129,9 +150,9 @@ def site(client: TestClient) -> Site:
         if address in found.pages or address in found.others:
             continue
         path, _, state = address.partition("?")
-        states[path] += bool(state)
-        many = states[path] > STATES_READ and address not in BESIDE_THE_LINKS
         alike = path if path.endswith("/card.png") else "/".join(address.split("/")[2:])
+        states[alike.partition("?")[0]] += bool(state)
+        many = states[alike.partition("?")[0]] > STATES_READ and address not in BESIDE_THE_LINKS
         if alike in answered and (many or path.endswith("/card.png")):
             found.others[address] = answered[alike]
             continue
@@ -141,10 +162,7 @@ def site(client: TestClient) -> Site:
             found.others[address] = answer.status_code
             continue
         page = found.pages[address] = read(address, answer.status_code, answer.text)
-        for element, _ in page.elements:
-            target = inside(page, element.get("href") or element.get("src") or "")
-            if target.startswith("/"):
-                waiting.append(target.partition("#")[0])
+        waiting += [target.partition("#")[0] for target in page.targets]
     return found
 
 
@@ -209,15 +227,16 @@ def _unnamed(page: Page) -> Iterator[str]:
 
 
 def test_what_aria_and_forms_refer_to_exists(site: Site) -> None:
-    attributes = [f"aria-{name}" for name in ("labelledby", "describedby", "controls", "owns", "details")]
-    attributes += ["for", "form", "list", "headers", "data-twin"]
+    attributes = {f"aria-{name}" for name in ("labelledby", "describedby", "controls", "owns", "details")}
+    attributes |= {"for", "form", "list", "headers", "data-twin"}
     none_of(
         f"{page.address}: {name}={reference}"
         for page in site.pages.values()
         for element, _ in page.elements
         if element.tag != "mo"  # a formula's operators have a `form` of another kind
-        for name in attributes
-        for reference in element.get(name, "").split()
+        for name, references in element.items()
+        if name in attributes
+        for reference in references.split()
         if reference not in page.ids
     )
 
@@ -322,11 +341,10 @@ def _inline(page: Page) -> Iterator[str]:
         tag = str(element.tag)
         if tag == "style" or (tag == "script" and (element.get("src") is None or text_of(element))):
             yield f"{page.address}: inline {tag}"
-        for name in element.attrib:
-            if name.startswith("on") or "javascript:" in str(element.get(name)):
+        for name, value in element.items():
+            if name.startswith("on") or "javascript:" in value:
                 yield f"{page.address}: {name} on {tag}"
-        formula = any(one.tag == "math" for one in (element, *element, *above))
-        if element.get("style") is not None and not formula:
+        if element.get("style") is not None and not any(one.tag == "math" for one in (element, *element, *above)):
             yield f"{page.address}: a style attribute on {tag}, which is no formula"
 
 
@@ -363,9 +381,8 @@ def test_every_link_of_a_page_that_is_in_order_arrives(site: Site) -> None:
         f"{target}: {statuses[target]}, linked from {page.address.partition('?')[0]}"
         for page in site.pages.values()
         if page.status == 200
-        for element, _ in page.elements
-        for target in {inside(page, element.get("href") or element.get("src") or "").partition("#")[0]}
-        if target.startswith("/") and statuses[target] != 200
+        for target in {target.partition("#")[0] for target in page.targets}
+        if statuses[target] != 200
     )
 
 
@@ -374,8 +391,7 @@ def test_every_anchor_that_a_link_names_exists(site: Site) -> None:
 
 
 def _lost_anchors(page: Page, site: Site) -> Iterator[str]:
-    for element, _ in page.elements:
-        target, _, anchor = inside(page, element.get("href") or element.get("action") or "").partition("#")
+    for target, _, anchor in (target.partition("#") for target in page.targets):
         if anchor and target in site.pages and unquote(anchor) not in site.pages[target].ids:
             yield f"{page.address}: {target}#{anchor}"
 
@@ -404,20 +420,13 @@ def test_only_sources_lead_to_other_hosts_and_nothing_is_loaded_from_one(site: S
     none_of(complaint for page in site.pages.values() for complaint in _foreign(page))
 
 
+LOADED = {"href", "src", "action", "formaction", "data", "poster", "srcset", "{http://www.w3.org/1999/xlink}href"}
+
+
 def _foreign(page: Page) -> Iterator[str]:
     for element, _ in page.elements:
-        for name in (
-            "href",
-            "src",
-            "action",
-            "formaction",
-            "data",
-            "poster",
-            "srcset",
-            "{http://www.w3.org/1999/xlink}href",
-        ):
-            address = element.get(name) or ""
-            if not address.startswith(("http:", "https:", "//")):
+        for name, address in element.items():
+            if name not in LOADED or not address.startswith(("http:", "https:", "//")):
                 continue
             if element.tag != "a" or "external" not in (element.get("rel") or "").split():
                 yield f"{page.address}: {element.tag!s} {name}={address}"
