@@ -7,20 +7,41 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fontTools import subset
+from fontTools.ttLib import TTFont
 
 from samestep.app.web import fonts
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
 @pytest.fixture
 def kept(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache folder that all tests of this file share, because packing takes seconds."""
+    """A cache folder that tests of the whole font share, because packing it takes seconds."""
     monkeypatch.setenv("SAMESTEP_CACHE_DIR", str(cache))
     return cache
+
+
+@pytest.fixture(scope="module")
+def two_letters(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("source") / "two-letters.ttf"
+    options = subset.Options(layout_features=["ssty"])
+    with subset.load_font(str(fonts.source_font()), options) as font:
+        subsetter = subset.Subsetter(options)
+        subsetter.populate(unicodes=[0x1D465, 0x2032])
+        subsetter.subset(font)
+        font.save(file)
+    return file
+
+
+@pytest.fixture
+def small(two_letters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A font of two letters to pack, into a cache folder of the test's own."""
+    monkeypatch.setenv("SAMESTEP_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(fonts, "source_font", lambda: two_letters)
 
 
 def found() -> fonts.MathFont:
@@ -38,8 +59,7 @@ def test_the_font_is_packed_into_the_cache_folder_and_small(kept: Path) -> None:
 
 
 def test_it_has_the_letters_operators_and_large_primes_of_formulas(kept: Path) -> None:
-    ttfont = pytest.importorskip("fontTools.ttLib").TTFont
-    packed, source = ttfont(found().path), ttfont(fonts.source_font())
+    packed, source = TTFont(found().path), TTFont(fonts.source_font())
     letters = packed.getBestCmap()
     assert {0x1D465, 0x1D4DB, 0x2211, 0x221A, 0x23DF, 0x03C4, 0x2032} <= set(letters)
     height, small = (font["glyf"][font.getBestCmap()[0x2032]].yMax for font in (packed, source))
@@ -57,13 +77,15 @@ def test_a_second_start_packs_nothing(kept: Path, monkeypatch: pytest.MonkeyPatc
     assert found() == first
 
 
-def test_a_broken_file_in_the_cache_is_packed_again(kept: Path) -> None:
+@pytest.mark.usefixtures("small")
+def test_a_broken_file_in_the_cache_is_packed_again() -> None:
     path = found().path
     path.write_bytes(b"")
     assert found().data[:4] == b"wOF2"
 
 
-def test_two_starts_at_once_leave_one_whole_file(kept: Path) -> None:
+@pytest.mark.usefixtures("small")
+def test_two_starts_at_once_leave_one_whole_file() -> None:
     before = found()
     data = before.data
     before.path.unlink()
