@@ -108,9 +108,11 @@ def below() -> Iterator[TestClient]:
     """The wiki below a root path, with a base of its own and a place for discussions: one book for all who ask it."""
     from samestep.app.main import create_app
     from samestep.app.web.site import Settings
+    from tests.kit import compiling
 
-    settings = Settings("/wiki", base_url=BASE, discuss_url=DISCUSSIONS)
-    with TestClient(create_app(settings), follow_redirects=False) as client:
+    with compiling():
+        application = create_app(Settings("/wiki", base_url=BASE, discuss_url=DISCUSSIONS))
+    with TestClient(application, follow_redirects=False) as client:
         yield client
 
 

@@ -7,7 +7,8 @@ pages as trees.
 import fcntl
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -32,15 +33,19 @@ Answer = dict[str, Any]
 Body = dict[str, Any]
 
 
-@cache
-def the_book() -> Book:
-    """The book of this checkout, read once for all tests of a process that only look at it.
-
-    The first process compiles it and keeps it where servers do; those that begin beside it wait for that.
-    """
+@contextmanager
+def compiling() -> Iterator[None]:
+    """The first process compiles and keeps what it compiled; those that begin beside it wait for that."""
     cache_folder().mkdir(parents=True, exist_ok=True)
     with (cache_folder() / "tests.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@cache
+def the_book() -> Book:
+    """The book of this checkout, read once for all tests of a process that only look at it."""
+    with compiling():
         return load_book(cache=cache_folder() / "chapters")
 
 

@@ -12,7 +12,7 @@ from jinja2 import DictLoader, Environment, UndefinedError
 
 from samestep.app.calculators import registry
 from samestep.app.instruments.panels import Panels
-from samestep.app.paths import folder
+from samestep.app.paths import Kept, cache_folder, folder
 from samestep.app.rendering import scales
 from samestep.app.rendering.environment import REASONS, block, brief, environment, number, replica_name
 
@@ -21,7 +21,7 @@ floats = st.floats(allow_nan=True, allow_infinity=True)
 
 @pytest.fixture(scope="module")
 def jinja() -> Environment:
-    return environment(folder("templates"), lambda name: f"/s/{name}")
+    return environment(folder("templates"), lambda name: f"/s/{name}", "", Kept(cache_folder() / "templates"))
 
 
 def small(source: str) -> Environment:

@@ -4,7 +4,6 @@ import re
 from collections import Counter
 from datetime import datetime
 from pathlib import Path
-from urllib.parse import unquote, urljoin, urlsplit
 from xml.etree import ElementTree
 
 import pytest
@@ -69,28 +68,7 @@ def hrefs(tree: Element) -> list[str]:
     return [link.get("href", "") for link in tree.iter("a")]
 
 
-# ---- every page
-
-
-@each_page
-def test_a_page_has_one_heading_and_unique_ids_and_is_in_its_language(trees: Trees, path: str) -> None:
-    page = trees.tree(path)
-    assert page.get("lang") == path.split("/")[1]
-    assert [name for name, count in trees.ids(path).items() if count > 1] == []
-    assert len(list(page.iter("h1"))) == 1
-
-
-@each_page
-def test_every_link_of_a_page_arrives_at_its_place(client: TestClient, trees: Trees, path: str) -> None:
-    """Links with a state or to files need only answer; places are looked up on every page of the wiki."""
-    for href in set(hrefs(trees.tree(path))):
-        target, _, anchor = urljoin(path, href).partition("#")
-        if urlsplit(target).netloc:
-            continue
-        if "?" not in target and anchor:
-            assert unquote(anchor) in trees.ids(target), href
-        elif "?" not in target:
-            assert client.get(target).status_code == 200, href
+# ---- every page; that its ids, headings and links are sound is known of all pages (tests/web/test_html.py)
 
 
 @each_page
