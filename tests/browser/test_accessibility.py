@@ -4,11 +4,11 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, ViewportSize
 
 from samestep.app.calculators import registry
 from samestep.app.contract.languages import LANGUAGES
+from tests.browser.axe import violations
 from tests.kit import the_book
 
 BOOK = the_book()
@@ -35,6 +35,7 @@ ONCE = {
     "refused full form": "/zh/calculators/overflow_skip?body.scaled_grads=x;1&body.params=1;1&body.scale=2&body.lr=1",
     "start": "/en/start?answer=curve.0&counts=100;900",
     "framework": "/zh/conformance/open_clip",
+    "frameworks": "/zh/conformance",
 }
 """Pages whose parts are those of others, in another order: looked at on a small dark screen only."""
 GATHER = """async (names) => {
@@ -50,7 +51,6 @@ STUCK = """() => [...document.querySelectorAll(".table-scroll")].filter((region)
   return stays && first.offsetWidth > 0.6 * region.clientWidth;
 }).map((region) => region.ariaLabel)"""
 """Tables whose first column stays and leaves too little room for the others."""
-AXE = Axe()
 LAID_OUT = "document.querySelectorAll('.panel').forEach((panel) => { panel.style.contentVisibility = 'visible'; })"
 """Panels far below are laid out when they come near; axe wants to see where everything is."""
 SCREENS: dict[str, ViewportSize] = {"1280": {"width": 1280, "height": 900}, "390": {"width": 390, "height": 844}}
@@ -90,9 +90,7 @@ def look(page: Page) -> None:
     for screen, scheme in LOOKS:
         page.set_viewport_size(SCREENS[screen])
         page.emulate_media(color_scheme=scheme)
-        for violation in AXE.run(page, options={"resultTypes": ["violations"]}).response["violations"]:
-            nodes = [node["html"][:160] for node in violation["nodes"][:3]]
-            found.append(f"{screen} {scheme}: {violation['id']} × {len(violation['nodes'])}, {nodes}")
+        found += [f"{screen} {scheme}: {violation}" for violation in violations(page)]
     page.evaluate("document.fonts.ready")
     assert page.evaluate("document.scrollingElement.scrollWidth") <= SCREENS[screen]["width"]
     assert page.evaluate(STUCK) == []
@@ -103,8 +101,7 @@ def look(page: Page) -> None:
 def test_axe_finds_no_violation_on_a_small_dark_screen(open_page: Callable[..., Page], path: str) -> None:
     page = open_page(path, viewport=SCREENS["390"], color_scheme="dark", reduced_motion="reduce")
     page.evaluate("document.querySelectorAll('details').forEach(details => details.open = true)")
-    violations = AXE.run(page, options={"resultTypes": ["violations"]}).response["violations"]
-    assert [(violation["id"], violation["nodes"][0]["html"][:160]) for violation in violations] == []
+    assert violations(page) == []
     assert page.evaluate("document.scrollingElement.scrollWidth") <= 390
     forgive(page, path)
 
@@ -113,13 +110,11 @@ def test_axe_finds_no_violation_on_a_small_dark_screen(open_page: Callable[..., 
 def test_axe_finds_no_violation_in_any_chapter(open_page: Callable[..., Page], path: str) -> None:
     """Every chapter once, half of them in each language: what differs is its panels, tables and formulas.
 
-    Colours are those of the style sheets: they are looked at where both looks are, and cost most of an axe run.
+    Colours are those of the style sheets: they are looked at where both looks are.
     """
     page = open_page(path, reduced_motion="reduce")
     page.evaluate(LAID_OUT)
-    options = {"resultTypes": ["violations"], "rules": {"color-contrast": {"enabled": False}}}
-    violations = AXE.run(page, options=options).response["violations"]
-    assert [(violation["id"], violation["nodes"][0]["html"][:160]) for violation in violations] == []
+    assert violations(page, colours=False) == []
     assert page.evaluate("document.scrollingElement.scrollWidth") <= 1280
 
 

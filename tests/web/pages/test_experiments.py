@@ -21,7 +21,6 @@ from xml.etree.ElementTree import Element
 
 import html5lib
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import sync_playwright
 from starlette.testclient import TestClient
 
@@ -35,6 +34,7 @@ from samestep.app.rendering import scales
 from samestep.app.web.pages.chapters import evidence_of
 from samestep.app.web.site import Settings, Site
 from samestep.experiments.commands.publish import write_tags
+from tests.browser.axe import violations
 from tests.chromium import launched
 from tests.kit import by_id, text_of
 
@@ -737,7 +737,6 @@ def test_axe_is_content_and_nothing_is_wider_than_the_screen(running: str) -> No
                 page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
                 wide = page.evaluate("document.scrollingElement.scrollWidth")
                 found += [f"{path}: {wide} px on {width}"] if wide > width else []
-                violations = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
-                found += [f"{path} {width}: {each['id']} {each['nodes'][0]['html'][:120]}" for each in violations]
+                found += [f"{path} {width}: {violation}" for violation in violations(page)]
         browser.close()
     assert found == []
