@@ -82,6 +82,9 @@ def test_on_paper_chapters_begin_on_new_pages_and_nothing_pops_up(
         "all => all.filter(e => !e.offsetHeight).length"
     )
     assert hidden == 0
+    show = "(all, shown) => all.slice(2).forEach(chapter => { chapter.hidden = !shown; })"
+    page.locator(".book-chapter").evaluate_all(show, False)  # laid out for paper, they would cost 3 s
     file = tmp_path / "book.pdf"
     page.pdf(path=file, format="A4", page_ranges="1-4")
+    page.locator(".book-chapter").evaluate_all(show, True)
     assert file.stat().st_size > 20_000
