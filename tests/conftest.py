@@ -93,7 +93,7 @@ def stable() -> Iterator[None]:
 def client() -> Iterator[TestClient]:
     """The application in this process."""
     from samestep.app.main import create_app
-    from samestep.app.web.site import Settings
+    from samestep.app.settings import Settings
 
     with TestClient(create_app(Settings()), follow_redirects=False) as client:
         yield client
@@ -107,7 +107,7 @@ DISCUSSIONS = "https://forum.example.org/new?lang={lang}&about={slug}%23{section
 def below() -> Iterator[TestClient]:
     """The wiki below a root path, with a base of its own and a place for discussions: one book for all who ask it."""
     from samestep.app.main import create_app
-    from samestep.app.web.site import Settings
+    from samestep.app.settings import Settings
     from tests.kit import compiling
 
     with compiling():

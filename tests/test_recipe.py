@@ -50,8 +50,7 @@ def run(copy: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 
 def passed(copy: Path, tests: Sequence[str]) -> int:
-    without = [part for plugin in ("cacheprovider", "schemathesis") for part in ("-p", f"no:{plugin}")]
-    done = run(copy, "-m", "pytest", "-n", "0", "-q", *without, *tests)
+    done = run(copy, "-m", "pytest", "-n", "0", "-q", "-p", "no:cacheprovider", *tests)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
     return int(re.findall(r"(\d+) passed", done.stdout)[-1])
 

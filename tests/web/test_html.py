@@ -136,8 +136,9 @@ def site(client: TestClient) -> Site:
 def crawled(client: TestClient) -> Site:
     """Everything that links lead to, from the shelves and from the states beside them.
 
-    Of the many states of a calculator the first few are read, in one language or the other; that the others answer, in
-    one, is enough. Of the cards of a page one is drawn, which takes a second, and stands for the others.
+    Of the many states that links lead to, a calculator's first few are read, in one language or the other; that the
+    others answer, in one and however they are written, is enough. Of the cards of a page one is drawn, which takes a
+    second, and stands for the others.
     """
     reader = TestClient(client.app, follow_redirects=False, raise_server_exceptions=False)
     reader.portal = client.portal  # one event loop for all that is read
@@ -150,9 +151,10 @@ def crawled(client: TestClient) -> Site:
         if address in found.pages or address in found.others:
             continue
         path, _, state = address.partition("?")
-        alike = path if path.endswith("/card.png") else "/".join(address.split("/")[2:])
-        states[alike.partition("?")[0]] += bool(state)
-        many = states[alike.partition("?")[0]] > STATES_READ and address not in BESIDE_THE_LINKS
+        alike = path if path.endswith("/card.png") else unquote("/".join(address.split("/")[2:]))
+        linked = bool(state) and address not in BESIDE_THE_LINKS
+        states[alike.partition("?")[0]] += linked
+        many = linked and states[alike.partition("?")[0]] > STATES_READ
         if alike in answered and (many or path.endswith("/card.png")):
             found.others[address] = answered[alike]
             continue
