@@ -2,7 +2,7 @@
 
 `Stable` stands in for the module `subprocess` in `experiments.ranks.parent`. Its process forks on request. A fork is
 what `python -m MODULE …` would be: it has the command's arguments, environment, folder, log and session, and runs the
-module from its file. `test_processes.py` starts its ranks without it.
+module from its file. `test_processes.py` starts ranks without it too.
 """
 
 import json

@@ -20,12 +20,10 @@ from samestep.experiments.registry import ROOT
 pytestmark = pytest.mark.usefixtures("rank_programs")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def started_as_ever() -> Iterator[None]:
-    """Here ranks begin as they do for readers, and not as forks."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parent, "subprocess", subprocess)
-        yield
+@pytest.fixture
+def started_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks begin as they do for readers, and not as forks: how they start, and how one is killed."""
+    monkeypatch.setattr(parent, "subprocess", subprocess)
 
 
 def job(what: str, processes: int = 2) -> Job:
@@ -98,6 +96,7 @@ def gone(pid: int, within: float = 10.0) -> bool:
     return False
 
 
+@pytest.mark.usefixtures("started_as_ever")
 def test_ranks_find_each_other_and_subgroups_work(waiting: dict[str, Failure], tmp_path: Path) -> None:
     launch(job("add", 3), tmp_path)
     found = json.loads((tmp_path / "lab_ranks" / "result.json").read_text())["found"]
@@ -106,6 +105,7 @@ def test_ranks_find_each_other_and_subgroups_work(waiting: dict[str, Failure], t
     assert all((threads, dtype) == (1, "torch.float64") for _, _, threads, dtype in found)
 
 
+@pytest.mark.usefixtures("started_as_ever")
 def test_a_killed_rank_ends_the_run_within_ten_seconds(tmp_path: Path) -> None:
     failure = Failure("loop", tmp_path, Watcher(signal.SIGKILL))
     failure.join(60)

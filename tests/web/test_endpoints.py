@@ -236,7 +236,7 @@ def test_no_input_at_all_breaks_a_door(client: TestClient, doors: Any, name: str
     assert set(operations) == {"get", "post"}
     for operation in operations.values():
 
-        @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck), print_blob=False)
+        @settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck), print_blob=False)
         @given(case=operation.as_strategy())
         def is_answered(case: schemathesis.Case) -> None:
             request = case.as_transport_kwargs(base_url="http://testserver")
