@@ -135,24 +135,18 @@ def become(command: Sequence[str], environment: Mapping[str, str], folder: str, 
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
-    sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
+    sys.stdout = os.fdopen(1, "w", buffering=1, encoding="utf-8", closefd=False)
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
     sys.path[:0] = [folder, *environment["PYTHONPATH"].split(os.pathsep)]
     module, *arguments = command
     sys.argv = [module, *arguments[:3], str(pipe), str(os.getppid())]
-    code = 1
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
-        code = 0
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:  # what the interpreter would do
+    except BaseException:  # whatever it is, its traceback goes to the log, as the interpreter would print it
         traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        os._exit(code)
+    os._exit(1)  # a rank ends by itself, with `child.end`; what comes here has failed
 
 
 if __name__ == "__main__":
