@@ -1,6 +1,7 @@
-"""Chapter 20 in a new browser against a plain page with two of its panels computed in the browser (`plain.html`), bare
-and with the chapter's words below them: first contentful paint, results on the page; and what the first view weighs
-without fonts. Keys are `slider.py`'s matter."""
+"""Chapter 20 in a new browser against a plain page that tells the same, with two of its panels computed in the browser
+(`plain.html`) above the chapter's words and formulas: first contentful paint, results on the page; and what the first
+view weighs without fonts. Two lesser pages, without formulas and with the panels alone, say what the content costs.
+Keys are `slider.py`'s matter."""
 
 import os
 import re
@@ -8,7 +9,7 @@ import tempfile
 import urllib.request
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
 
@@ -58,10 +59,15 @@ def weight(browser: Browser, address: str) -> int:
     return sum(sizes)
 
 
-def words(address: str) -> str:
-    """The chapter without anything but its text: headings, paragraphs, lists, tables."""
-    chapter = urllib.request.urlopen(address).read().decode()
-    return re.sub(r"<(?!/?(?:h1|h2|h3|p|ul|ol|li|table|tr|th|td)\b)[^>]*>", "", chapter[chapter.index("<main") :])
+def words(html: str) -> str:
+    """The text alone: headings, paragraphs, lists, tables."""
+    return re.sub(r"<(?!/?(?:h1|h2|h3|p|ul|ol|li|table|tr|th|td)\b)[^>]*>", "", html)
+
+
+def words_and_formulas(html: str) -> str:
+    """The text with its MathML."""
+    parts = re.split(r"(<math.*?</math>)", html, flags=re.DOTALL)
+    return "".join(part if part.startswith("<math") else words(part) for part in parts)
 
 
 @contextmanager
@@ -78,15 +84,17 @@ def plain(html: str) -> Iterator[str]:
 
 def main() -> None:
     port = free_port()
-    chapter, bare = f"http://127.0.0.1:{port}{CHAPTER}", PLAIN.read_text("utf-8")
-    with (
-        process("-m", "app", "--port", str(port), port=port),
-        plain(bare) as page,
-        plain(bare + words(chapter)) as page_with_words,
-        sync_playwright() as playwright,
-    ):
-        browser = launched(playwright)
-        addresses = {"chapter": chapter, "plain page": page, "plain page with its words": page_with_words}
+    chapter, panels = f"http://127.0.0.1:{port}{CHAPTER}", PLAIN.read_text("utf-8")
+    with process("-m", "app", "--port", str(port), port=port), ExitStack() as stack:
+        html = urllib.request.urlopen(chapter).read().decode()
+        main = html[html.index("<main") :]
+        bodies = {
+            "plain page": panels + words_and_formulas(main),
+            "the same without formulas": panels + words(main),
+            "its panels alone": panels,
+        }
+        addresses = {"chapter": chapter} | {name: stack.enter_context(plain(body)) for name, body in bodies.items()}
+        browser = launched(stack.enter_context(sync_playwright()))
         times: dict[str, dict[str, list[float]]] = {name: defaultdict(list) for name in addresses}
         for _ in range(ROUNDS):  # in turn, so that all meet the same noise
             for name, address in addresses.items():
