@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from samestep.app import __version__
 from samestep.app.settings import Settings
@@ -63,13 +62,13 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.router.routes.extend(evidence_routes(site.evidence))
     layout = Layout(site)
 
-    def described(request: Request) -> Response:
+    def described(_: Layout, request: Request) -> Response:
         if (ready := site.ready.get(request.scope["path"])) is not None:  # asked for with a query
             return AsIs(ready)
         text = json.dumps(app.openapi(), ensure_ascii=False, separators=(",", ":"))
         return layout.kept(request, site.finished(text, "application/json"))
 
-    app.router.routes.append(Route("/openapi.json", layout.beside(described)))
+    app.router.routes.extend(layout.routes({"/openapi.json": described}))
     app.router.routes.extend(page_routes(layout, offload, bodies))
     health = {"status": "ok", "version": __version__}
     app.add_api_route("/healthz", lambda: health, methods=["GET", "HEAD"], include_in_schema=False)

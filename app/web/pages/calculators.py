@@ -26,7 +26,7 @@ from samestep.app.rendering.environment import shown_text
 from samestep.app.web.bodies import Bodies, BodyError, retry_after
 from samestep.app.web.offload import Offload, OffloadError
 from samestep.app.web.pages.languages import other
-from samestep.app.web.pages.layout import Layout
+from samestep.app.web.pages.layout import Layout, Pages
 from samestep.app.web.ready import matches, state_tag
 
 _UNKEPT = {"cache-control": "no-store"}
@@ -40,8 +40,38 @@ _LONG_STATE = 1_000
 _T = TypeVar("_T")
 
 
+def calculators(layout: Layout, request: Request) -> Response:
+    """All of them by the question that they answer, each with its title and what it tells."""
+    lang, _ = layout.open(request)
+    words = layout.site.panels.words
+    entries = {
+        name: {"name": name, "title": words(lang, name, "heading"), "summary": words(lang, name, "summary")}
+        for name in registry()
+    }
+    groups = load_guide(folder("content")).questions(entries)
+    title = "计算器" if lang == "zh" else "Calculators"
+    return layout.finished(request, "calculators.html", title=title, description="", groups=groups, entries=entries)
+
+
+def api(layout: Layout, request: Request) -> Response:
+    """Their doors, for programs."""
+    lang, _ = layout.open(request)
+    words = layout.site.panels.words
+    operations = [
+        {"name": name, "title": words(lang, name, "heading"), "fields": default_texts(calculator)}
+        for name, calculator in registry().items()
+    ]
+    return layout.finished(request, "api.html", title="API", description="", operations=operations)
+
+
+PAGES: Pages = {
+    "/{lang:lang}/calculators": calculators,
+    "/{lang:lang}/api": api,
+}
+
+
 class CalculatorPages:
-    """The handlers; large forms are read and computed by the worker."""
+    """The pages of one calculator each; large forms are read and computed by the worker."""
 
     def __init__(self, layout: Layout, offload: Offload, bodies: Bodies) -> None:
         self._layout = layout
@@ -52,38 +82,12 @@ class CalculatorPages:
     def routes(self) -> list[Route]:
         both = ["GET", "POST"]
         return [
-            Route("/{lang:lang}/calculators", self._layout.beside(self.calculators)),
             Route("/{lang:lang}/calculators/{name}", self.calculator, methods=both),
             Route("/{lang:lang}/calculators/{name}/result", self.result, methods=both),
             Route("/{lang:lang}/calculators/{name}/more", self.more, methods=both),
             Route("/{lang:lang}/calculators/{name}/values", self.values),
             Route("/{lang:lang}/calculators/{name}/case", self.case, methods=both),
-            Route("/{lang:lang}/api", self._layout.beside(self.api)),
         ]
-
-    def calculators(self, request: Request) -> Response:
-        """All of them by the question that they answer, each with its title and what it tells."""
-        lang, _ = self._layout.open(request)
-        words = self._site.panels.words
-        entries = {
-            name: {"name": name, "title": words(lang, name, "heading"), "summary": words(lang, name, "summary")}
-            for name in registry()
-        }
-        groups = load_guide(folder("content")).questions(entries)
-        title = "计算器" if lang == "zh" else "Calculators"
-        return self._layout.finished(
-            request, "calculators.html", title=title, description="", groups=groups, entries=entries
-        )
-
-    def api(self, request: Request) -> Response:
-        """Their doors, for programs."""
-        lang, _ = self._layout.open(request)
-        words = self._site.panels.words
-        operations = [
-            {"name": name, "title": words(lang, name, "heading"), "fields": default_texts(calculator)}
-            for name, calculator in registry().items()
-        ]
-        return self._layout.finished(request, "api.html", title="API", description="", operations=operations)
 
     async def calculator(self, request: Request) -> Response:
         lang, book = self._layout.open(request)

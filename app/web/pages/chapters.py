@@ -7,7 +7,6 @@ from markupsafe import Markup
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import Route
 
 from samestep.app.book.chapter import Chapter
 from samestep.app.book.markdown.pieces import CalculatorRef, EvidenceRef, FigureRef
@@ -17,50 +16,43 @@ from samestep.app.contract.languages import Lang
 from samestep.app.instruments.panels import Panel
 from samestep.app.instruments.states import named_once
 from samestep.app.web.pages.experiments import Found
-from samestep.app.web.pages.layout import Layout
+from samestep.app.web.pages.layout import Layout, Pages
 from samestep.app.web.site import Site
 
 
-class ChapterPages:
-    """The handler."""
+def chapter_page(layout: Layout, request: Request) -> Response:
+    lang, book = layout.open(request)
+    slug = request.path_params["slug"]
+    chapter = book.chapter(lang, slug)
+    if chapter is None:
+        if slug in book.redirects:
+            return RedirectResponse(layout.site.url(f"/{lang}/{book.redirects[slug]}"), 308)
+        raise HTTPException(404)
+    query = request.url.query
+    pieces = pieces_of(layout.site, chapter, query)
+    status = max((piece.status for piece in pieces if isinstance(piece, Panel)), default=200)
+    body = [layout.site.panels.html(piece) if isinstance(piece, Panel) else piece for piece in pieces]
+    previous, following = book.neighbours(chapter)
+    context = {
+        "title": chapter.title,
+        "description": chapter.summary,
+        "chapter": chapter,
+        "part": next((part for part in book.parts(lang) if chapter in part.chapters), None),
+        "body": body,
+        "previous": previous,
+        "next": following,
+        "related": book.related(chapter),
+        "place": book.chapters[lang].index(chapter) + 1,
+        "places": len(book.chapters[lang]),
+        "discuss_url": layout.site.settings.discuss(lang, slug, "discuss"),
+    }
+    if query:
+        return layout.page(request, "chapter.html", status, **context)
+    return layout.finished(request, "chapter.html", **context)
 
-    def __init__(self, layout: Layout) -> None:
-        self._layout = layout
-        self._site = layout.site
 
-    def routes(self) -> list[Route]:
-        """They stand behind all other pages, whose names a slug would swallow."""
-        return [Route("/{lang:lang}/{slug}", self._layout.beside(self.chapter))]
-
-    def chapter(self, request: Request) -> Response:
-        lang, book = self._layout.open(request)
-        slug = request.path_params["slug"]
-        chapter = book.chapter(lang, slug)
-        if chapter is None:
-            if slug in book.redirects:
-                return RedirectResponse(self._site.url(f"/{lang}/{book.redirects[slug]}"), 308)
-            raise HTTPException(404)
-        query = request.url.query
-        pieces = pieces_of(self._site, chapter, query)
-        status = max((piece.status for piece in pieces if isinstance(piece, Panel)), default=200)
-        body = [self._site.panels.html(piece) if isinstance(piece, Panel) else piece for piece in pieces]
-        previous, following = book.neighbours(chapter)
-        context = {
-            "title": chapter.title,
-            "description": chapter.summary,
-            "chapter": chapter,
-            "part": next((part for part in book.parts(lang) if chapter in part.chapters), None),
-            "body": body,
-            "previous": previous,
-            "next": following,
-            "related": book.related(chapter),
-            "place": book.chapters[lang].index(chapter) + 1,
-            "places": len(book.chapters[lang]),
-            "discuss_url": self._site.settings.discuss(lang, slug, "discuss"),
-        }
-        if query:
-            return self._layout.page(request, "chapter.html", status, **context)
-        return self._layout.finished(request, "chapter.html", **context)
+PAGES: Pages = {"/{lang:lang}/{slug}": chapter_page}
+"""They stand behind all other pages, whose names a slug would swallow."""
 
 
 def pieces_of(site: Site, chapter: Chapter, query: str) -> list[Panel | Markup]:

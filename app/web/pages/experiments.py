@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from samestep.app.evidence.bags import Bag, Library, Result, UnknownEvidenceError
 from samestep.app.evidence.exhibits import Exhibit, exhibit_of, origin
-from samestep.app.web.pages.layout import Layout
+from samestep.app.web.pages.layout import Layout, Pages
 
 
 @dataclass(frozen=True)
@@ -37,41 +36,33 @@ class Found:
         return {"name": self.name, "bag": self.bag, "result": self.result, "exhibit": self.exhibit}
 
 
-class ExperimentPages:
-    """The handlers."""
+def experiments(layout: Layout, request: Request) -> Response:
+    lang, book = layout.open(request)
+    library = layout.site.evidence
+    entries = [{"title": title, **Found.of(library, name).context()} for name, title in book.experiments(lang).items()]
+    title = "实验" if lang == "zh" else "Experiments"
+    return layout.finished(request, "experiments.html", title=title, description="", experiments=entries)
 
-    def __init__(self, layout: Layout) -> None:
-        self._layout = layout
-        self._site = layout.site
 
-    def routes(self) -> list[Route]:
-        return [
-            Route("/{lang:lang}/experiments", self._layout.beside(self.experiments)),
-            Route("/{lang:lang}/experiments/{name}", self._layout.beside(self.experiment)),
-        ]
+def experiment(layout: Layout, request: Request) -> Response:
+    lang, book = layout.open(request)
+    name = request.path_params["name"]
+    title = book.experiment(lang, name)
+    if title is None:
+        raise HTTPException(404)
+    found = Found.of(layout.site.evidence, name)
+    return layout.finished(
+        request,
+        "experiment.html",
+        title=title,
+        description=found.result["question"][lang] if found.result else "",
+        chapters=[one for one in book.chapters[lang] if any(ref.name == name for ref in one.evidence)],
+        origin=origin(found.bag),
+        **found.context(),
+    )
 
-    def experiments(self, request: Request) -> Response:
-        lang, book = self._layout.open(request)
-        library = self._site.evidence
-        entries = [
-            {"title": title, **Found.of(library, name).context()} for name, title in book.experiments(lang).items()
-        ]
-        title = "实验" if lang == "zh" else "Experiments"
-        return self._layout.finished(request, "experiments.html", title=title, description="", experiments=entries)
 
-    def experiment(self, request: Request) -> Response:
-        lang, book = self._layout.open(request)
-        name = request.path_params["name"]
-        title = book.experiment(lang, name)
-        if title is None:
-            raise HTTPException(404)
-        found = Found.of(self._site.evidence, name)
-        return self._layout.finished(
-            request,
-            "experiment.html",
-            title=title,
-            description=found.result["question"][lang] if found.result else "",
-            chapters=[one for one in book.chapters[lang] if any(ref.name == name for ref in one.evidence)],
-            origin=origin(found.bag),
-            **found.context(),
-        )
+PAGES: Pages = {
+    "/{lang:lang}/experiments": experiments,
+    "/{lang:lang}/experiments/{name}": experiment,
+}

@@ -2,13 +2,14 @@
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from urllib.parse import quote
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from samestep.app.book.chapters import Book
@@ -25,6 +26,11 @@ _AT_ONCE = 2
 _LARGE_PAGE = 32_000
 """Bytes from which a page that is made for one reader is compressed for him: 1 ms for 120 kB."""
 
+Page = Callable[["Layout", Request], Response]
+"""Makes a page."""
+Pages = Mapping[str, Page]
+"""What each module of pages holds: what makes them, by their addresses."""
+
 
 class Layout:
     """Makes pages of templates. Each kind of page has one, and what it needs of the site through it."""
@@ -38,11 +44,15 @@ class Layout:
         self.site.fresh()
         return request.path_params["lang"], self.site.book
 
-    def beside(self, make: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
+    def routes(self, pages: Pages) -> list[Route]:
+        """Pages at their addresses."""
+        return [Route(path, self.beside(make)) for path, make in pages.items()]
+
+    def beside(self, make: Page) -> Callable[[Request], Awaitable[Response]]:
         """The handler of a page that `make` makes in a thread: nobody else's request waits meanwhile."""
 
         async def handler(request: Request) -> Response:
-            return await self.made(request, partial(make, request))
+            return await self.made(request, partial(make, self, request))
 
         return handler
 
