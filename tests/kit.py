@@ -149,6 +149,15 @@ class Program:
     bodies: Callable[[Random], Body]
 
 
+Refused = list[tuple[Body, *tuple[str, ...]]]
+"""What a calculator's test says that it refuses: fields, the dotted path of the refusal, parts of its code or words."""
+
+
+def changed(body: Body, changes: Refused) -> Refused:
+    """A body that is refused for each of these changes to it."""
+    return [(body | change, *told) for change, *told in changes]
+
+
 def quarters(source: Random, *shape: int) -> Any:
     """Nested lists of multiples of 1/4, which are never far from each other."""
     if not shape:

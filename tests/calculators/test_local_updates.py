@@ -8,10 +8,10 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from tests.kit import Answer, Asked, Body, Program
+from tests.kit import Answer, Asked, Body, Program, changed
 
 asked = Asked("local_updates")
-answer, view, refusal, view_refusal = asked.answer, asked.view, asked.refusal, asked.view_refusal
+answer, view = asked.answer, asked.view
 
 
 # --- an independent run: replicas that are stepped one by one
@@ -232,8 +232,8 @@ def test_the_panel_shows_replicas_that_part_and_come_together() -> None:
     assert view(scheme="synchronous")["shown"][2]["replicas"][0] == view()["shown"][2]["synchronous"]
 
 
-@pytest.mark.parametrize(
-    ("body", "field"),
+REFUSED_BODIES = changed(
+    {"targets": [2, -1]},
     [
         ({"targets": []}, "targets"),
         ({"targets": ["x"]}, "targets"),
@@ -263,14 +263,11 @@ def test_the_panel_shows_replicas_that_part_and_come_together() -> None:
         ({"steps": 4}, "steps"),
     ],
 )
-def test_what_cannot_be_used_is_refused_by_name(body: Body, field: str) -> None:
-    assert refusal({"targets": [2, -1], **body}).field == field
-
-
-def test_an_address_is_refused_as_a_body_is() -> None:
-    assert view_refusal(samples="0,0").field == "samples"
-    assert view_refusal(curvatures="1").field == "curvatures"
-    assert view_refusal(scheme="fedavg").field == "scheme"
+REFUSED_FIELDS = {
+    "samples": ["0,0"],
+    "curvatures": ["1"],
+    "scheme": ["fedavg"],
+}
 
 
 # --- the program that its page offers

@@ -15,7 +15,7 @@ from samestep.app.mathematics.window import Window
 from tests.kit import Asked, Body, Program, agrees, cases, quarters
 
 asked = Asked("replica_ledger")
-answer, view, refusal, view_refusal = asked.answer, asked.view, asked.refusal, asked.view_refusal
+answer, view = asked.answer, asked.view
 
 MEAN_RULES = ("replica_mean_then_ddp_mean", "microstep_mean_div_K_then_ddp_mean", "P_over_N_then_ddp_mean")
 
@@ -197,43 +197,30 @@ def test_a_window_without_tokens_has_no_objective() -> None:
     assert (got["reference"]["grad"], got["reference"]["reason"]) == (None, "zero_count")
 
 
-@pytest.mark.parametrize(
-    ("fields", "field"),
-    [
-        ({"gradients": "1,2"}, "counts"),
-        ({"counts": "1,2", "gradients": "1"}, "gradients"),
-        ({"counts": "-1", "gradients": "1"}, "counts"),
-        ({"counts": "1", "gradients": "1", "losses": "1,1"}, "losses"),
-        ({"target_a": "1e300", "target_b": "1"}, "target_a"),
-        ({"counts": "10", "gradients": "1e308"}, "gradients"),
-    ],
-)
-def test_a_panel_that_does_not_hold_together_names_the_field(fields: dict[str, str], field: str) -> None:
-    error = view_refusal(**fields)
-    assert error.field == field
-    assert error.zh
+REFUSED_FIELDS = {
+    "counts": [{"gradients": "1,2"}, {"counts": "-1", "gradients": "1"}],
+    "gradients": [{"counts": "1,2", "gradients": "1"}],
+    "losses": [{"counts": "1", "gradients": "1", "losses": "1,1"}],
+    "target_a": [{"target_a": "1e300", "target_b": "1"}],
+    "gradients.0.0": [{"counts": "10", "gradients": "1e308"}],
+}
 
 
-@pytest.mark.parametrize(
-    ("microsteps", "path"),
-    [
-        ([[{"n": 1}, {"n": 1, "g": 1}]], ("microsteps", 0, 0, "g")),
-        ([[{"g": 1}]], ("microsteps", 0, 0, "n")),
-        ([[{"n": -1, "g": 1}]], ("microsteps", 0, 0, "n")),
-        ([[{"n": 1, "g": 1, "G": 1}]], ("microsteps", 0, 0, "G")),
-        ([[{"n": 1, "g": [1, 2]}], [{"n": 1, "g": 1}]], ("microsteps",)),
-        ([[{"items": []}]], ("microsteps", 0, 0, "items")),
-        ([[{"n": 1, "items": [{"g": 1}]}]], ("microsteps", 0, 0, "n")),
-        ({"n": [[1, 2], [3]], "g": [[1, 2], [3, 4]]}, ("microsteps", "g")),
-        ({"n": [[1, 2], [-3]], "g": [[1, 2], [3]]}, ("microsteps", "n", 1, 0)),
-        ({"n": [[1, 2], ["x"]], "g": [[1, 2], [3]]}, ("microsteps", "n", 1, 0)),
-        ([[{"n": 0, "G": 1, "S": 0}]], ("microsteps", 0, 0, "G")),
-        ([[{"n": 0, "G": 0, "S": 1}]], ("microsteps", 0, 0, "S")),
-        ({"n": [[1], [0]], "G": [[1], [1]]}, ("microsteps", "G", 1, 0)),
-    ],
-)
-def test_a_window_that_cannot_be_read_names_the_place(microsteps: Any, path: tuple[str | int, ...]) -> None:
-    assert refusal(microsteps=microsteps).path == path
+REFUSED_BODIES = [
+    ({"microsteps": [[{"n": 1}, {"n": 1, "g": 1}]]}, "microsteps.0.0.g"),
+    ({"microsteps": [[{"g": 1}]]}, "microsteps.0.0.n"),
+    ({"microsteps": [[{"n": -1, "g": 1}]]}, "microsteps.0.0.n"),
+    ({"microsteps": [[{"n": 1, "g": 1, "G": 1}]]}, "microsteps.0.0.G"),
+    ({"microsteps": [[{"n": 1, "g": [1, 2]}], [{"n": 1, "g": 1}]]}, "microsteps"),
+    ({"microsteps": [[{"items": []}]]}, "microsteps.0.0.items"),
+    ({"microsteps": [[{"n": 1, "items": [{"g": 1}]}]]}, "microsteps.0.0.n"),
+    ({"microsteps": {"n": [[1, 2], [3]], "g": [[1, 2], [3, 4]]}}, "microsteps.g"),
+    ({"microsteps": {"n": [[1, 2], [-3]], "g": [[1, 2], [3]]}}, "microsteps.n.1.0"),
+    ({"microsteps": {"n": [[1, 2], ["x"]], "g": [[1, 2], [3]]}}, "microsteps.n.1.0"),
+    ({"microsteps": [[{"n": 0, "G": 1, "S": 0}]]}, "microsteps.0.0.G"),
+    ({"microsteps": [[{"n": 0, "G": 0, "S": 1}]]}, "microsteps.0.0.S"),
+    ({"microsteps": {"n": [[1], [0]], "G": [[1], [1]]}}, "microsteps.G.1.0"),
+]
 
 
 def test_columns_may_stand_in_place_of_microsteps() -> None:

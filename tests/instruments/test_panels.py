@@ -16,7 +16,7 @@ from samestep.app.book.markdown.pieces import CalculatorRef
 from samestep.app.calculators import registry
 from samestep.app.contract.languages import LANGUAGES
 from samestep.app.contract.paths import value_at
-from tests.kit import Element, by_id, text_of, the_book, tree
+from tests.kit import Asked, Element, by_id, text_of, the_book, tree
 
 State = dict[str, str]
 
@@ -89,6 +89,9 @@ STATES: list[tuple[str, State]] = [
     ("reduction_precision", {"values": "100", "ranks": "8", "dtype": "float8_e4m3fn", "scaling": "amax_times_ranks"}),
     ("reduction_precision", {"values": "6e4;1e-7;-3", "ranks": "", "dtype": "bfloat16", "accumulation": "sequential"}),
     ("framework_recipe", {"framework": "deepspeed/engine", "loss_reduction": "sum", "counts": "3;0"}),
+    ("clip_order", {"microstep_grads": "1/3,2;-3,0", "scheme": "sum_of_clipped"}),
+    ("empty_step", {"optimizer": "sgd", "param": "1/3,2", "grad": "inf,nan", "momentum_buffer": ""}),
+    ("fsdp_timeline", {"layers": "2", "parameters": "5,6"}),
 ]
 TYPED: dict[str, State] = {
     "replica_ledger": {
@@ -328,6 +331,15 @@ each_state_in_turn = pytest.mark.parametrize(
     [(name, state, LANGUAGES[i % 2]) for i, (name, state) in enumerate(STATES)],
     ids=[f"{name}?{urlencode(state, safe=';,/')}" for name, state in STATES],
 )
+each_state = pytest.mark.parametrize(
+    ("name", "state"),
+    [
+        *STATES,
+        *TYPED.items(),
+        ("collectives", {"op": "all_gather", "values": "1/3;2", "buffer_elements": "1e6"}),
+        ("collectives", {"op": "all_to_all"}),
+    ],
+)
 each_field_in_turn = pytest.mark.parametrize(
     ("name", "field", "lang"),
     [(name, field, LANGUAGES[i % 2]) for i, (name, field) in enumerate(FIELDS)],
@@ -410,6 +422,21 @@ def test_page_fragment_and_posted_form_show_the_json_values_of_the_same_state(
     posted = tree(client.post(address, data=state).text)
     assert outputs(by_id(posted, f"{name}-result")) == shown
     assert typed_in(by_id(posted, name)).items() >= state.items()
+
+
+@each_state
+def test_fields_write_themselves_back_as_text(name: str, state: State) -> None:
+    query = registry()[name].query
+    text = json.loads(query.model_validate(state).model_dump_json())
+    assert json.loads(query.model_validate(text).model_dump_json()) == text
+
+
+@each_state
+def test_every_row_of_a_csv_table_is_as_long_as_its_header(name: str, state: State) -> None:
+    tables = Asked(name).panel(**state).tables()
+    assert any(table.rows for table in tables)
+    assert all(len(row) == len(table.header) for table in tables for row in table.rows)
+    assert state or all(table.rows for table in tables)
 
 
 @each_language

@@ -16,6 +16,9 @@ def test_every_sample_is_counted_once(microbatch: int, accumulation: int, replic
     assert got["samples"] == len(samples)
 
 
+REFUSED_FIELDS = {"microbatch": ["0", ""], "replicas": ["1.5"]}
+
+
 def any_body(source: Random) -> Body:
     return {name: source.randint(1, 9) for name in ("microbatch", "accumulation", "replicas")}
 
