@@ -183,7 +183,9 @@ class Panels:
         """The inside of the result region: what a form's script asks for; `printed` without anything to press."""
         if panel.view is None:
             return self._jinja.get_template("_errors.html").render(panel=panel, lang=panel.lang)
-        context: dict[str, object] = {"panel": panel, "lang": panel.lang} | ({"printed": True} if printed else {})
+        context: dict[str, object] = {"panel": panel, "view": panel.view, "lang": panel.lang}
+        if printed:
+            context["printed"] = True
         note = Markup(self._jinja.get_template("_read.html").render(context) if panel.read else "")
         return note + block(self._jinja, f"calculators/{panel.name}.html", "result", context)
 

@@ -6,6 +6,7 @@ Templates only format: numbers come from calculators, coordinates from `scales`.
     url(path)       an address below the root path;  asset(name): the address of a static file
     number(value)   6 significant digits, a true minus sign
     out(view, "reference.grad")   an output with its dotted path and its full-precision value, or why there is none
+    field.…, output.…   the macros of `_field.html` and `_output.html`
 """
 
 import json
@@ -18,6 +19,7 @@ from typing import Any
 from jinja2 import BytecodeCache, Environment, FileSystemLoader, StrictUndefined
 from jinja2.bccache import Bucket
 from jinja2.runtime import Context, Macro
+from jinja2.utils import missing
 from markupsafe import Markup, escape
 
 from samestep.app.contract.languages import Lang
@@ -47,6 +49,10 @@ REASONS: dict[str, tuple[str, str]] = {
 """Why a number is missing, in words, by reason code."""
 
 
+_MACROS = {"field": "_field.html", "output": "_output.html"}
+"""What templates find under these names without an import."""
+
+
 class _Context(Context):
     """A template's context, with `t` and `out` in its language: bound once, not looked up at every call."""
 
@@ -54,6 +60,14 @@ class _Context(Context):
         if "lang" in parent:
             parent.update(_IN_LANGUAGE[parent["lang"]])
         super().__init__(environment, parent, *rest, **named)
+
+    def resolve_or_missing(self, key: str) -> Any:
+        """The value of a name; macros are imported, with context, by the first template that names them."""
+        found = super().resolve_or_missing(key)
+        if found is missing and key in _MACROS:
+            template = self.environment.get_template(_MACROS[key])
+            found = self.parent[key] = template.make_module(self.get_all(), shared=True)
+        return found
 
     def call(self, called: Any, /, *given: Any, **named: Any) -> Any:
         """Call a function or macro; without Jinja's search for its `pass_…` decorators, which none of ours has."""

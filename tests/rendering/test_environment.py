@@ -120,6 +120,16 @@ def test_texts_are_in_the_language_of_the_context_also_inside_loops_and_macros()
     assert shown(source, "en") == "abab"
 
 
+def test_fields_and_outputs_are_found_without_an_import_in_the_language_of_the_context(jinja: Environment) -> None:
+    source = "{% macro m() %}{{ output.key() }}{% endmacro %}{% for _ in 'x' %}{{ m() }}{% endfor %}"
+    source += "{{ field.grid('list', '', '') }}"
+    zh, en = (jinja.from_string(source).render(lang=lang) for lang in ("zh", "en"))
+    assert "正确" in zh
+    assert "right" in en
+    assert en.endswith(' data-grid="list"')
+    assert jinja.from_string("{% set output = 'its own' %}{{ output }}").render(lang="en") == "its own"
+
+
 def test_addresses_lie_below_the_root_path() -> None:
     assert shown('{{ url("/zh/") }} {{ asset("x.css") }}') == "/wiki/zh/ /s/x.css"
 
