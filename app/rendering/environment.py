@@ -6,6 +6,7 @@ Templates only format: numbers come from calculators, coordinates from `scales`.
     url(path)       an address below the root path;  asset(name): the address of a static file
     number(value)   6 significant digits, a true minus sign
     out(view, "reference.grad")   an output with its dotted path and its full-precision value, or why there is none
+    cells(view, "rows.0", ["n", "+grad"])   a table's cells with the outputs of these names; `+` asks for the sign
     field.…, output.…   the macros of `_field.html` and `_output.html`
 """
 
@@ -71,8 +72,9 @@ class _Context(Context):
 
     def call(self, called: Any, /, *given: Any, **named: Any) -> Any:
         """Call a function or macro; without Jinja's search for its `pass_…` decorators, which none of ours has."""
-        named.pop("_block_vars", None)
-        named.pop("_loop_vars", None)
+        if named:
+            named.pop("_block_vars", None)
+            named.pop("_loop_vars", None)
         return called(self.eval_ctx, *given, **named) if type(called) is Macro else called(*given, **named)
 
 
@@ -198,12 +200,18 @@ def out(lang: Lang, view: object, path: str, signed: bool = False) -> Markup:
     if value is None:
         return _missing(lang, path, reason_at(view, path))
     if isinstance(value, str):
-        return _data(path, value, number(value, signed))
+        return _data(path, escape(value), escape(number(value, signed)))
     if isinstance(value, bool):
         return _data(path, str(value).lower(), _FLAGS[lang][value])
     if isinstance(value, Fraction):
         return _data(path, fraction_text(value), number(value, signed))
-    return _data(path, json.dumps(value), _vector(value, signed))
+    return _data(path, escape(json.dumps(value)), escape(_vector(value, signed)))
+
+
+def cells(lang: Lang, view: object, place: str, names: Iterable[str]) -> Markup:
+    """Cells of a table's row: the outputs of these names at `place`; a `+` before a name asks for its sign."""
+    shown = (out(lang, view, f"{place}.{name.removeprefix('+')}", name[0] == "+") for name in names)
+    return Markup("\n".join(f"<td>{one}</td>" for one in shown))
 
 
 def shown_text(lang: Lang, view: object, path: str) -> str:
@@ -220,8 +228,8 @@ def shown_text(lang: Lang, view: object, path: str) -> str:
 
 
 def _data(path: str, exact: str, shown: str) -> Markup:
-    path, exact = escape(path), escape(exact)
-    return Markup(f'<data data-field="{path}" data-value="{exact}" value="{exact}">{escape(shown)}</data>')
+    """`exact` and `shown` are HTML already: a number has nothing to escape, and most are numbers."""
+    return Markup(f'<data data-field="{escape(path)}" data-value="{exact}" value="{exact}">{shown}</data>')
 
 
 def _missing(lang: Lang, path: str, reason: str | None) -> Markup:
@@ -242,7 +250,7 @@ def number_rows(lang: Lang, numbers: Iterable[Leaf]) -> Markup:
 def _leaf(lang: Lang, leaf: Leaf) -> Markup:
     if leaf.value is None:
         return _missing(lang, leaf.path, leaf.reason)
-    text = leaf.value if isinstance(leaf.value, str) else json.dumps(leaf.value)
+    text = escape(leaf.value if isinstance(leaf.value, str) else json.dumps(leaf.value))
     return _data(leaf.path, text, number(leaf.value) if isinstance(leaf.value, float) else text)
 
 
@@ -256,7 +264,9 @@ _UNDEFINED: dict[Lang, str] = {"zh": "不可用", "en": "undefined"}
 _FLAGS: dict[Lang, tuple[str, str]] = {"zh": ("否", "是"), "en": ("no", "yes")}
 
 _IN_LANGUAGE: dict[Lang, dict[str, Any]] = {
-    "zh": {"t": lambda zh, en: zh, "out": partial(out, "zh"), "number_rows": partial(number_rows, "zh")},
-    "en": {"t": lambda zh, en: en, "out": partial(out, "en"), "number_rows": partial(number_rows, "en")},
+    "zh": {"t": lambda zh, en: zh},
+    "en": {"t": lambda zh, en: en},
 }
+for _lang, _names in _IN_LANGUAGE.items():
+    _names.update({function.__name__: partial(function, _lang) for function in (out, cells, number_rows)})
 """What templates find under these names, by language."""

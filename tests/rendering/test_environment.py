@@ -15,6 +15,7 @@ from samestep.app.instruments.panels import Panels
 from samestep.app.paths import Kept, cache_folder, folder
 from samestep.app.rendering import scales
 from samestep.app.rendering.environment import REASONS, block, brief, environment, number, replica_name
+from tests.kit import text_of, tree
 
 floats = st.floats(allow_nan=True, allow_infinity=True)
 
@@ -107,6 +108,49 @@ def test_texts_and_values_are_escaped() -> None:
     html = shown('{{ out(view, "name") }}{{ t("<", "<") }}', view={"name": '"><script>'})
     assert "<script>" not in html
     assert html.endswith("&lt;")
+
+
+def test_words_in_a_vector_and_in_a_path_are_escaped() -> None:
+    html = shown('{{ out(view, "<i>") }}{{ out(view, "flags") }}', view={"<i>": 1, "flags": ["<b>", "&"]})
+    assert "<i>" not in html
+    assert "<b>" not in html
+    assert html.endswith("[&lt;b&gt;, &amp;]</data>")
+
+
+def test_cells_are_the_outputs_of_a_row_signed_where_a_plus_asks_for_it() -> None:
+    view = {"rows": [{"n": 2, "grad": 0.5, "loss": None, "reason": "zero_count"}]}
+    html = shown('{{ cells(view, "rows.0", ["n", "+grad", "loss"]) }}', view=view)
+    outputs = [f'{{{{ out(view, "rows.0.{name}", {sign}) }}}}' for name, sign in (("n", 0), ("grad", 1), ("loss", 0))]
+    assert html == shown("\n".join(f"<td>{one}</td>" for one in outputs), view=view)
+    assert ">+0.5<" in html
+
+
+def rows(source: str, jinja: Environment, **context: Any) -> list[list[str]]:
+    """The cells of a table's rows, and what stands below it as a last row."""
+    page = tree(jinja.from_string(source).render(lang="en", **context))
+    found = [[text_of(cell) for cell in row] for row in page.iter("tr")]
+    return found + [[text_of(hint)] for hint in page.iter("p")]
+
+
+def test_a_table_of_rows_has_the_first_of_them_with_their_places_and_says_how_many_it_leaves_out(
+    jinja: Environment,
+) -> None:
+    call = '{% call(one, place) output.rows("C", ["a", "b"], view, "view.x", 2) %}'
+    source = call + "<td>{{ one }}</td><td>{{ place }}</td>{% endcall %}"
+    assert rows(source, jinja, view=[5, 6]) == [["a", "b"], ["5", "view.x.0"], ["6", "view.x.1"]]
+    *_, last = rows(source, jinja, view=[5, 6, 7])
+    assert last[0].startswith("The first 2 of 3 rows")
+    *_, last = rows(source.replace('x", 2', 'x", 2, 9'), jinja, view=[5, 6])
+    assert last[0].startswith("The first 2 of 9 rows")
+
+
+def test_a_table_of_names_marks_the_row_of_the_selected_one(jinja: Environment) -> None:
+    call = '{% call(name, one, place) output.entries("C", ["a"], view, "x", "q") %}'
+    source = call + "<td>{{ name }}{{ one }} {{ place }}</td>{% endcall %}"
+    assert rows(source, jinja, view={"p": 1, "q": 2}) == [["a"], ["p1 x.p"], ["q2 x.q"]]
+    html = jinja.from_string(source).render(lang="en", view={"p": 1, "q": 2})
+    assert html.count("selected") == 1
+    assert "x.q" in html.split("selected")[1]
 
 
 def test_a_name_that_a_template_does_not_know_is_an_error() -> None:
