@@ -8,6 +8,7 @@ Templates only format: numbers come from calculators, coordinates from `scales`.
     out(view, "reference.grad")   an output with its dotted path and its full-precision value, or why there is none
     cells(view, "rows.0", ["n", "+grad"])   a table's cells with the outputs of these names; `+` asks for the sign
     field.…, output.…   the macros of `_field.html` and `_output.html`
+    figure.…, words.…   of a panel's calculator: the macros of `figures/NAME.svg`, the texts of `calculators/_NAME.html`
 """
 
 import json
@@ -50,8 +51,9 @@ REASONS: dict[str, tuple[str, str]] = {
 """Why a number is missing, in words, by reason code."""
 
 
-_MACROS = {"field": "_field.html", "output": "_output.html"}
-"""What templates find under these names without an import."""
+_IMPORTED = {"field": "_field.html", "output": "_output.html"}
+_IMPORTED_OF_A_CALCULATOR = {"figure": "figures/{}.svg", "words": "calculators/_{}.html"}
+"""What templates find under these names without an import; the latter where there is a panel."""
 
 
 class _Context(Context):
@@ -63,12 +65,17 @@ class _Context(Context):
         super().__init__(environment, parent, *rest, **named)
 
     def resolve_or_missing(self, key: str) -> Any:
-        """The value of a name; macros are imported, with context, by the first template that names them."""
+        """The value of a name; what needs no import is imported, with context, where it is first named."""
         found = super().resolve_or_missing(key)
-        if found is missing and key in _MACROS:
-            template = self.environment.get_template(_MACROS[key])
-            found = self.parent[key] = template.make_module(self.get_all(), shared=True)
+        if found is missing and (template := self._imported(key)):
+            found = self.parent[key] = self.environment.get_template(template).make_module(self.get_all(), shared=True)
         return found
+
+    def _imported(self, key: str) -> str | None:
+        panel = self.parent.get("panel")
+        if panel is not None and key in _IMPORTED_OF_A_CALCULATOR:
+            return _IMPORTED_OF_A_CALCULATOR[key].format(panel.name)
+        return _IMPORTED.get(key)
 
     def call(self, called: Any, /, *given: Any, **named: Any) -> Any:
         """Call a function or macro; without Jinja's search for its `pass_…` decorators, which none of ours has."""

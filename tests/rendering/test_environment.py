@@ -174,6 +174,14 @@ def test_fields_and_outputs_are_found_without_an_import_in_the_language_of_the_c
     assert jinja.from_string("{% set output = 'its own' %}{{ output }}").render(lang="en") == "its own"
 
 
+def test_a_calculator_finds_its_own_figure_and_words_without_an_import(jinja: Environment) -> None:
+    source = "{{ words.metrics.accuracy }}{% if figure.bars is defined %} drawn{% endif %}"
+    panel = SimpleNamespace(name="metric_ledger")
+    assert jinja.from_string(source).render(lang="en", panel=panel) == "accuracy drawn"
+    with pytest.raises(UndefinedError, match="words"):
+        jinja.from_string(source).render(lang="en")
+
+
 def test_addresses_lie_below_the_root_path() -> None:
     assert shown('{{ url("/zh/") }} {{ asset("x.css") }}') == "/wiki/zh/ /s/x.css"
 
