@@ -29,6 +29,8 @@ EIGHT = "counts=64;64;64;64;64;64;64;64&sums=1;1;1;1;1;1;1;1"
 KD = "counts=4;4&sums=8;8&coefficient=1&second_sums=34;34&second_counts="
 WHITEN = "batch_statistics?term=whiten&values=0+1+2+3;4+5+6+7+8&scheme=per_rank"
 NINE = "sampler_padding?dataset_size=9&replicas=2&per_sample_grad=0,1,2,3,4,5,6,7,8&other_grad=&repeat="
+SUM_THEN_DIVIDE = "placements.sum_then_divide.reductions"
+DIVIDE_THEN_SUM = "placements.divide_then_sum.reductions"
 PERPLEXITY = "metric_ledger?counts=2;1&losses=0;2.302585092994046"
 DAPO = "rl_weights?lengths=10%2B10;100%2B300&groups=0%2B0;1%2B1&scheme=trl_dapo"
 FEW = "rl_weights?lengths=10%2B1000&groups=0%2B1"
@@ -165,19 +167,11 @@ REPORTS = {
         ("en: bf16 all-reduce unstable with many ranks", "zh: bf16 归约 不稳定"),
         "start#non-finite",
         (
-            (
-                "reduction_precision?values=1&ranks=384&dtype=bfloat16",
-                "placements.sum_then_divide.reductions.sequential.sum",
-                256,
-            ),
-            (
-                "reduction_precision?values=1&ranks=96&dtype=bfloat16",
-                "placements.sum_then_divide.reductions.sequential.sum",
-                96,
-            ),
+            ("reduction_precision?values=1&ranks=384&dtype=bfloat16", f"{SUM_THEN_DIVIDE}.sequential.sum", 256),
+            ("reduction_precision?values=1&ranks=96&dtype=bfloat16", f"{SUM_THEN_DIVIDE}.sequential.sum", 96),
             (
                 "reduction_precision?values=0.01&ranks=384&dtype=bfloat16",
-                "placements.divide_then_sum.reductions.sequential.sum",
+                f"{DIVIDE_THEN_SUM}.sequential.sum",
                 0.0078125,
             ),
         ),
@@ -186,16 +180,8 @@ REPORTS = {
         ("en: reduce_dtype fp32 but tensor parallel all-reduce in bf16", "zh: reduce_dtype 张量并行 all-reduce bf16"),
         "start#mesh",
         (
-            (
-                "reduction_precision?values=256,1&ranks=2&dtype=bfloat16",
-                "placements.sum_then_divide.reductions.rounded_once.sum",
-                256,
-            ),
-            (
-                "reduction_precision?values=256,1&ranks=2&dtype=float32",
-                "placements.sum_then_divide.reductions.rounded_once.sum",
-                257,
-            ),
+            ("reduction_precision?values=256,1&ranks=2&dtype=bfloat16", f"{SUM_THEN_DIVIDE}.rounded_once.sum", 256),
+            ("reduction_precision?values=256,1&ranks=2&dtype=float32", f"{SUM_THEN_DIVIDE}.rounded_once.sum", 257),
         ),
     ),
     "R17": Report(
@@ -272,7 +258,7 @@ REPORTS = {
         (
             (
                 "reduction_precision?values=100&ranks=8&dtype=float8_e4m3fn&scaling=none",
-                "placements.sum_then_divide.reductions.rounded_once.sum",
+                f"{SUM_THEN_DIVIDE}.rounded_once.sum",
                 448,
             ),
             ("reduction_precision?values=100&ranks=8&dtype=float8_e4m3fn&scaling=amax", "sum_then_divide", 12.5),

@@ -59,25 +59,3 @@ def test_a_caption_makes_a_figure_with_the_block_before_it(html: Html, block: st
     assert page.startswith('<p>前文</p>\n<figure class="captioned">\n')
     assert figure.endswith('<figcaption class="caption">\n<p>说明</p>\n</figcaption>\n')
     assert page.endswith("</figure>\n<p>后文</p>\n")
-
-
-@pytest.mark.parametrize(
-    ("source", "line", "reason"),
-    [
-        ("::: box\nx\n:::", 1, "unknown box “box”"),
-        ("文\n\n::: note\nx", 3, "::: note is never closed"),
-        ('::: cards\n::: card "A"\nx\n:::\n:::', 2, "::: card is never closed"),
-        ('::: card "A"\nx\n:::', 1, "must stand directly inside ::: cards"),
-        (":::: cards\n文\n::::", 2, "::: cards may hold only ::: card"),
-        (':::: cards\n::: step "A|B"\nx\n:::\n::::', 2, "::: step must stand directly inside ::: steps"),
-        (":::: steps\n::: step COUNT\nx\n:::\n::::", 2, "unknown box “step COUNT”"),
-        (':::: steps\n::: step "COUNT"\nx\n:::\n::::', 2, "a step needs a verb and a title"),
-        (":::: cards\n::: card\nx\n:::\n::::", 2, "a card needs a title"),
-        ('$$a$$\n\n::: caption "T"\nx\n:::', 3, "::: caption takes no title"),
-        ("文\n\n::: caption\nx\n:::", 3, "::: caption must follow"),
-        ("::: note\n::: caption\nx\n:::\n:::", 2, "::: caption must follow"),
-        ("文\n\n:::", 3, "a ::: without its partner"),
-    ],
-)
-def test_a_misplaced_box_is_reported(mistakes: Mistakes, source: str, line: int, reason: str) -> None:
-    assert [found for found in mistakes(source) if found[0] == line and reason in found[1]]

@@ -87,23 +87,26 @@ def test_the_terms_of_a_text_are_known_in_their_order(compiled: Compile) -> None
     assert compiled("范数、副本。").terms == ()
 
 
+LINKED = {
+    "en": {
+        "Replicas differ.": "【Replicas】 differ.",
+        "a replication, a preRank, sub-rank, rank_0, ranks": "a replication, a preRank, sub-rank, rank_0, 【ranks】",
+        "a global norm and a norm": "a 【global norm】 and a 【norm】",
+        "A **replica's** norm": "A <strong>【replica】's</strong> 【norm】",
+        "the parameter": "the parameter",
+    },
+    "zh": {
+        "每个rank的副本": "每个【rank】的【副本】",
+        "总范数是全局范数，不是范数": "【总范数】是全局范数，不是【范数】",
+        "副\n本的范数": "副本的【范数】",
+        "`副本`与 $P$ 个副本": "<code>副本</code>与 <math><mi>P</mi></math> 个【副本】",
+    },
+}
+"""Texts in each language, and what is linked in them."""
+
+
 @pytest.mark.parametrize(
-    ("lang", "source", "expected"),
-    [
-        ("en", "Replicas differ.", "【Replicas】 differ."),
-        (
-            "en",
-            "a replication, a preRank, sub-rank, rank_0, ranks",
-            "a replication, a preRank, sub-rank, rank_0, 【ranks】",
-        ),
-        ("en", "a global norm and a norm", "a 【global norm】 and a 【norm】"),
-        ("en", "A **replica's** norm", "A <strong>【replica】's</strong> 【norm】"),
-        ("en", "the parameter", "the parameter"),
-        ("zh", "每个rank的副本", "每个【rank】的【副本】"),
-        ("zh", "总范数是全局范数，不是范数", "【总范数】是全局范数，不是【范数】"),
-        ("zh", "副\n本的范数", "副本的【范数】"),
-        ("zh", "`副本`与 $P$ 个副本", "<code>副本</code>与 <math><mi>P</mi></math> 个【副本】"),
-    ],
+    ("lang", "source", "expected"), [(lang, *one) for lang, texts in LINKED.items() for one in texts.items()]
 )
 def test_a_word_counts_whole_in_the_plural_and_at_the_start_of_a_sentence(
     compiled: Compile, lang: str, source: str, expected: str

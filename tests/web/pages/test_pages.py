@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from httpx2 import Response
 from starlette.testclient import TestClient
 
 from samestep.app.book.chapter import Chapter
@@ -384,29 +385,26 @@ def test_no_question_breaks_search(client: TestClient, q: str | bytes) -> None:
 # ---- what is not there
 
 
-@pytest.mark.parametrize(
-    ("path", "accepted", "lang"),
-    [
-        ("/zh/no-such-chapter", "en", "zh"),
-        ("/en/no-such-chapter", "zh", "en"),
-        ("/zh/calculators/no_such_calculator", "en", "zh"),
-        ("/en/calculators/no_such_calculator/result", "zh", "en"),
-        ("/zh/a/b/c", "en", "zh"),
-        ("/fr/", "zh-CN", "zh"),
-        ("/nothing", "en-US", "en"),
-    ],
-)
-def test_a_missing_page_says_so_in_the_readers_language(
-    client: TestClient, path: str, accepted: str, lang: str
-) -> None:
-    answer = client.get(path, headers={"accept-language": accepted})
+def is_missing(answer: Response, lang: str) -> None:
     assert answer.status_code == 404
     page = tree(answer.text)
     assert page.get("lang") == lang
     assert text_of(only(list(page.iter("h1")))) == ("没有这一页" if lang == "zh" else "There is no such page")
     assert [form for form in page.iter("form") if form.get("action") == f"/{lang}/search"]
-    if not path.startswith(("/zh", "/en")):
-        assert "accept-language" in answer.headers.get("vary", "").lower()
+
+
+@pytest.mark.parametrize("path", ["no-such-chapter", "calculators/no_such", "calculators/no_such/result", "a/b/c"])
+@each_language
+def test_a_missing_page_says_so_in_the_language_of_its_address(client: TestClient, lang: str, path: str) -> None:
+    other = "en" if lang == "zh" else "zh"
+    is_missing(client.get(f"/{lang}/{path}", headers={"accept-language": other}), lang)
+
+
+@pytest.mark.parametrize(("path", "accepted", "lang"), [("/fr/", "zh-CN", "zh"), ("/nothing", "en-US", "en")])
+def test_elsewhere_it_says_so_in_the_readers_language(client: TestClient, path: str, accepted: str, lang: str) -> None:
+    answer = client.get(path, headers={"accept-language": accepted})
+    is_missing(answer, lang)
+    assert "accept-language" in answer.headers.get("vary", "").lower()
 
 
 @pytest.mark.parametrize(
