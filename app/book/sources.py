@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from samestep.app.book.chapter import Chapter
 from samestep.app.book.head import Source
 
 
-@dataclass(frozen=True)
-class Citation:
+class Citation(NamedTuple):
     """Where a chapter cites a work: at its own `#source-ID`; the note says what for."""
 
     chapter: Chapter

@@ -119,19 +119,16 @@ _MESSAGES: dict[str, _Words] = {
     "greater_than": lambda ctx: (f"must be greater than {ctx['gt']}", f"必须大于 {ctx['gt']}"),
     "greater_than_equal": lambda ctx: (f"must be {ctx['ge']} or more", f"不能小于 {ctx['ge']}"),
     "less_than_equal": lambda ctx: (f"must be {ctx['le']} or less", f"不能大于 {ctx['le']}"),
-    "list_type": lambda _: ("must be a list", "应为列表"),
-    "tuple_type": lambda _: ("must be a list", "应为列表"),
-    "dict_type": lambda _: ("must be an object", "应为对象"),
-    "model_type": lambda _: ("must be an object", "应为对象"),
-    "model_attributes_type": lambda _: ("must be an object", "应为对象"),
-    "string_type": lambda _: ("must be a text", "应为文本"),
-    "bool_type": lambda _: ("must be true or false", "应为 true 或 false"),
-    "bool_parsing": lambda _: ("must be true or false", "应为 true 或 false"),
-    "int_type": lambda _: ("must be a whole number", "应为整数"),
-    "int_parsing": lambda _: ("must be a whole number", "应为整数"),
-    "int_from_float": lambda _: ("must be a whole number", "应为整数"),
     "recursion_loop": lambda _: ("is nested too deeply", "嵌套过深"),
 }
+_TYPES = (
+    ("must be a list", "应为列表", ("list_type", "tuple_type")),
+    ("must be an object", "应为对象", ("dict_type", "model_type", "model_attributes_type")),
+    ("must be a text", "应为文本", ("string_type",)),
+    ("must be true or false", "应为 true 或 false", ("bool_type", "bool_parsing")),
+    ("must be a whole number", "应为整数", ("int_type", "int_parsing", "int_from_float")),
+)
+_OF_TYPES = {code: (en, zh) for en, zh, codes in _TYPES for code in codes}
 
 
 def refused(error: ValidationError | InputError) -> RefusedError:
@@ -148,7 +145,8 @@ def _from_pydantic(details: ErrorDetails) -> FieldError:
         path = (*details["loc"], *cause.field)
         return _placed(path, cause.code, cause.en, cause.zh, details["input"], cell=cause.cell)
     words = _MESSAGES.get(details["type"])
-    en, zh = words(ctx) if words else (details["msg"], f"不合要求：{details['msg']}")
+    otherwise = (details["msg"], f"不合要求：{details['msg']}")
+    en, zh = words(ctx) if words else _OF_TYPES.get(details["type"], otherwise)
     return _placed(details["loc"], details["type"], en, zh, details["input"])
 
 

@@ -84,6 +84,12 @@ def chosen(schemes: Iterable[_Scheme], scheme: str | None) -> _Scheme:
     raise InputError(f"must be one of {listed}", f"应为 {listed} 之一", field="scheme", code="literal_error")
 
 
+def selection(schemes: Mapping[_Scheme, Any], scheme: str | None) -> dict[str, Any]:
+    """What a view says of the scheme to show: its name as `selected`, its result as `current`."""
+    selected = chosen(schemes, scheme)
+    return {"selected": selected, "current": schemes[selected]}
+
+
 def no_scheme(scheme: str | None) -> None:
     """For calculators without schemes: InputError where one is asked for."""
     if scheme is not None:

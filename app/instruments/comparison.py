@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.models import Result
@@ -15,8 +15,7 @@ LONGEST_PATH = 200
 DEFAULT_TOLERANCE = {"rtol": 1e-9, "atol": 1e-12}
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(NamedTuple):
     path: str
     expected: Any
     got: Any

@@ -294,5 +294,5 @@ def _microsteps(
 def present(inputs: Inputs, scheme: str | None = None) -> View:
     """What is shown of a body, with one of the orders selected: the first, unless `scheme` names another."""
     result = compute(inputs)
-    selected = models.chosen(result.schemes, scheme)
-    return View(**dict(result), selected=selected, current=result.schemes[selected], max_norm=as_float(inputs.max_norm))
+    shown = models.selection(result.schemes, scheme)
+    return View(**dict(result), **shown, max_norm=as_float(inputs.max_norm))

@@ -125,11 +125,9 @@ def _must_be_finite(memory: Memory, field: str) -> None:
 def present(inputs: Inputs, scheme: str | None = None) -> View:
     """What is shown of a body, with one of the ways selected: the first, unless `scheme` names another."""
     result = compute(inputs)
-    selected = models.chosen(result.schemes, scheme)
     listed = len(inputs.param) <= MAX_LISTED_CELLS
     return View(
         **dict(result),
-        selected=selected,
-        current=result.schemes[selected],
+        **models.selection(result.schemes, scheme),
         before=floats(inputs.param, as_float, lambda i: ("param", i)).tolist() if listed else None,
     )

@@ -2,28 +2,13 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import replace
 from fractions import Fraction
 
 from samestep.app.calculators.framework_recipe.inputs import Inputs
 from samestep.app.calculators.framework_recipe.results import Objective, Step
-from samestep.app.calculators.framework_recipe.rules import (
-    RULES,
-    Rule,
-    When,
-    Who,
-)
+from samestep.app.calculators.framework_recipe.rules import RULES, Division, Rule
 from samestep.app.contract.numbers import fraction_text
-
-
-@dataclass(frozen=True)
-class ChainStep:
-    """A division of the whole chain, the reader's own included; `by` is a count, or a field of the inputs."""
-
-    who: Who
-    by: str
-    when: When
-    multiplies: bool = False
 
 
 class Window:
@@ -59,7 +44,7 @@ class Window:
         row = self.inputs.counts[r]
         return Fraction(row[k] if by == "n_rk" else sum(row))
 
-    def weight(self, steps: Iterable[ChainStep], r: int, k: int) -> Fraction | None:
+    def weight(self, steps: Iterable[Division], r: int, k: int) -> Fraction | None:
         """The weight of a token of the cell, None where somebody divides by 0."""
         weight = Fraction(1)
         for step in steps:
@@ -76,29 +61,28 @@ def rule_of(inputs: Inputs) -> Rule:
     return next((rule for rule in rules if rule.release == inputs.version), rules[0])
 
 
-def steps_of(inputs: Inputs, rule: Rule) -> list[ChainStep]:
+def steps_of(inputs: Inputs, rule: Rule) -> list[Division]:
     """First what the reader's loss does, if it is the reader's, then the framework's divisions."""
     steps = []
     if rule.yours and inputs.loss_reduction == "mean":
-        steps.append(ChainStep("loss", "n_rk", "forward"))
+        steps.append(Division("loss", "n_rk", "forward"))
     if rule.yours and inputs.loss_reduction == "custom":
-        steps.append(ChainStep("loss", "denominator", "forward"))
+        steps.append(Division("loss", "denominator", "forward"))
     if inputs.loss_factor != 1:
-        steps.append(ChainStep("loss", "loss_factor", "forward", multiplies=True))
+        steps.append(Division("loss", "loss_factor", "forward", multiplies=True))
     for division in rule.divisions:
         summed = division.when == "all_reduce" and inputs.context_reduction == "sum" and inputs.context_parallel > 1
-        by = "P/C" if summed and division.by == "P" else division.by
-        steps.append(ChainStep(division.who, by, division.when, division.multiplies))
+        steps.append(replace(division, by="P/C") if summed and division.by == "P" else division)
     return steps
 
 
-def shown(step: ChainStep, window: Window) -> Step:
+def shown(step: Division, window: Window) -> Step:
     value = window.shared(step.by)
     text = None if value is None else fraction_text(value)
     return Step(who=step.who, by=step.by, value=text, when=step.when, multiplies=step.multiplies)
 
 
-def objective_of(steps: Iterable[ChainStep], window: Window) -> Objective:
+def objective_of(steps: Iterable[Division], window: Window) -> Objective:
     """What the divisions by a cell's own counts make of the mean, whatever constant factor is left."""
     own = {step.by for step in steps if not step.multiplies}
     if "n_k" in own and window.longest > 1:
@@ -106,7 +90,7 @@ def objective_of(steps: Iterable[ChainStep], window: Window) -> Objective:
     return "microbatch_equal" if "n_rk" in own else "replica_equal" if "n_r" in own else "global_token_mean"
 
 
-def expression_of(steps: Iterable[ChainStep]) -> str:
+def expression_of(steps: Iterable[Division]) -> str:
     """1/(N·w) in the names of the counts, with what cancels left out."""
     powers = Counter({"N": -1})
     for step in steps:

@@ -10,7 +10,8 @@ public source.
 from dataclasses import dataclass
 from typing import Literal
 
-By = Literal["n_rk", "n_r", "n_k", "N", "P", "K", "K_r"]
+By = Literal["n_rk", "n_r", "n_k", "N", "P", "K", "K_r", "P/C", "denominator", "loss_factor"]
+"""A count; behind them P over the C ranks of a context, and two fields of the inputs, which no rule has."""
 Who = Literal["loss", "model", "trainer", "accumulation", "engine", "reduction"]
 When = Literal["forward", "backward", "all_reduce"]
 Reduction = Literal["mean", "sum", "custom"]

@@ -23,7 +23,7 @@ from samestep.app.calculators.loss_terms.results import Result, View
 from samestep.app.calculators.loss_terms.tables import TABLES
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.fields import JSON, OptionalRankRows, OrBlank, RankRows, Real
-from samestep.app.contract.models import Inputs as InputsBase, Query as QueryBase, chosen
+from samestep.app.contract.models import Inputs as InputsBase, Query as QueryBase, selection
 from samestep.app.contract.rows import numbers_in_json
 
 MAX_TERMS = 64
@@ -123,12 +123,9 @@ def present(inputs: Inputs, scheme: str | None = None) -> View:
     """What is shown of a body, with one of its schemes selected: the right one, unless `scheme` names another."""
     loss = loss_of(inputs.terms)
     result = answered(loss, _mixed(inputs))
-    selected = chosen(result.schemes, scheme)
     once = result.penalty["once"].value if loss.penalties else None
     names = [one.name for one in loss.penalties]
-    return View(
-        **dict(result), selected=selected, current=result.schemes[selected], penalty_names=names, penalties=once
-    )
+    return View(**dict(result), **selection(result.schemes, scheme), penalty_names=names, penalties=once)
 
 
 def _mixed(inputs: Inputs) -> dict[str, list[RecipeName]]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,8 +67,7 @@ class CountedTerm:
     sums: Numbers
 
 
-@dataclass(frozen=True)
-class Penalty:
+class Penalty(NamedTuple):
     name: str
     coefficient: Fraction
     value: Fraction

@@ -40,7 +40,7 @@ from samestep.app.calculators.mesh_ledger.sums import (
     replicated_values,
     squared_norms,
 )
-from samestep.app.contract.models import chosen
+from samestep.app.contract.models import selection
 from samestep.app.contract.numbers import fraction_text
 
 __all__ = ["Inputs", "Query", "Result", "View", "compute", "present"]
@@ -137,16 +137,13 @@ def _labels(labels: tuple[int, ...], mesh: Mesh) -> dict[LabelPlace, LabelCount]
 def present(inputs: Inputs, scheme: str | None = None) -> View:
     """What is shown of a body, with one of the schemes selected: the first, unless `scheme` names another."""
     result, mesh = compute(inputs), inputs.mesh
-    known: dict[SchemeName, SchemeResult] = result.schemes
-    selected = chosen(known, scheme)
     rows, tp = min(mesh.data_ranks, ROWS_SHOWN), min(mesh.tp, TP_SHOWN)
     fit = COLUMNS_SHOWN // tp
     stages = list(range(mesh.pp)) if mesh.pp <= fit else [*range(fit - 1), mesh.pp - 1]
     places = [(stage, t) for stage in stages for t in range(tp)]
     return View(
         **dict(result),
-        selected=selected,
-        current=known[selected],
+        **selection(result.schemes, scheme),
         grids={
             name: Grid(kinds=[[mesh.kind(name, row, *place) for place in places] for row in range(rows)])
             for name in CLASSES

@@ -64,7 +64,7 @@ from samestep.app.calculators.metric_ledger.results import (
 from samestep.app.contract.errors import InputError
 from samestep.app.contract.fields import JSON, OptionalRankRows, whole_rows
 from samestep.app.contract.limits import MAX_RANKS
-from samestep.app.contract.models import Inputs as InputsBase, Query as QueryBase, chosen
+from samestep.app.contract.models import Inputs as InputsBase, Query as QueryBase, selection
 from samestep.app.contract.numbers import as_json, exact, finite_or_name
 from samestep.app.contract.tables import TableForm
 from samestep.app.mathematics.window import as_float, as_text
@@ -143,13 +143,10 @@ def present(inputs: Inputs, scheme: str | None = None) -> View:
     """What is shown of a body, with one of its schemes selected: the first, unless `scheme` names another."""
     batches = read(inputs.cells)
     result = _result(batches, inputs)
-    known: dict[SchemeName, SchemeResult] = result.schemes
     metrics = _metrics_given(batches)
-    selected = chosen(known, METRICS[metrics[0]][0] if scheme is None else scheme)
     return View(
         **dict(result),
-        selected=selected,
-        current=known[selected],
+        **selection(result.schemes, METRICS[metrics[0]][0] if scheme is None else scheme),
         optimised=inputs.optimised,
         metrics=metrics,
         ranks=len(batches.sizes),

@@ -261,11 +261,9 @@ def _number(value: Fraction | None) -> float | None:
 def present(inputs: Inputs, scheme: str | None = None) -> View:
     """What is shown of a body, with one of the programs selected: the right one, unless `scheme` names another."""
     result = compute(inputs)
-    selected = models.chosen(result.schemes, scheme)
     return View(
         **dict(result),
-        selected=selected,
-        current=result.schemes[selected],
+        **models.selection(result.schemes, scheme),
         wrapper=inputs.wrapper,
         groups=inputs.groups if inputs.wrapper == "hsdp" else None,
         ranks=len(inputs.gradients),

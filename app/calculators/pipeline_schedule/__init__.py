@@ -34,7 +34,7 @@ from samestep.app.calculators.pipeline_schedule.results import (
 from samestep.app.calculators.pipeline_schedule.timing import bubble, in_flight, order, slots
 from samestep.app.calculators.pipeline_schedule.weights import SchemeName, uniform_factor, weights
 from samestep.app.contract.limits import MAX_LISTED_CELLS
-from samestep.app.contract.models import Reason, chosen
+from samestep.app.contract.models import Reason, selection
 from samestep.app.contract.numbers import fraction_text
 from samestep.app.mathematics.window import Numbers, Window, as_float, as_text, total
 
@@ -154,15 +154,12 @@ def _stepped(tied: Tied, first: Fraction, last: Fraction) -> TiedResult:
 def present(inputs: Inputs, scheme: str | None = None) -> View:
     """What is shown of a body, with one of the schemes selected: the first, unless `scheme` names another."""
     result = compute(inputs)
-    known: dict[SchemeName, SchemeResult] = result.schemes
-    selected = chosen(known, scheme)
     first = len(inputs.parts[0])
     drawn = inputs.stages <= DRAWN_STAGES and first <= DRAWN_MICROBATCHES
     grid = slots(inputs.schedule, inputs.stages, first) if drawn else []
     return View(
         **dict(result),
-        selected=selected,
-        current=known[selected],
+        **selection(result.schemes, scheme),
         schedule=inputs.schedule,
         stages=inputs.stages,
         first_call=first,

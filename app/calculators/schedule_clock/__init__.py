@@ -277,11 +277,9 @@ def _average(decay: Fraction, ticks: int | None) -> tuple[float | None, float | 
 def present(inputs: Inputs, scheme: str | None = None) -> View:
     """What is shown of a body, with one of the clocks selected: the right one, unless `scheme` names another."""
     result = compute(inputs)
-    selected = models.chosen(result.schemes, scheme)
     return View(
         **dict(result),
-        selected=selected,
-        current=result.schemes[selected],
+        **models.selection(result.schemes, scheme),
         update=inputs.update,
         processes=inputs.P,
         window=inputs.K,

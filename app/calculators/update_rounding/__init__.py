@@ -150,6 +150,18 @@ def _fraction(value: float) -> str | None:
     return fraction_text(Fraction(value)) if math.isfinite(value) else None
 
 
+def _held(**values: float) -> dict[str, Any]:
+    """Numbers as a format holds them, each with its fraction where it is finite."""
+    named = {name: finite_or_name(value) for name, value in values.items()}
+    return named | {f"{name}_exact": _fraction(value) for name, value in values.items()}
+
+
+def _exactly(field: str, **values: Fraction) -> dict[str, Any]:
+    """Exact numbers, each with its nearest float64; InputError at the field where that has none."""
+    nearest = {name: _in_float64(value, field) for name, value in values.items()}
+    return nearest | {f"{name}_exact": fraction_text(value) for name, value in values.items()}
+
+
 # ---- the weight
 
 
@@ -169,13 +181,10 @@ def _weight(inputs: Inputs, weight: Fraction, update: Fraction) -> Weight:
         start=held,
         start_exact=fraction_text(start),
         spacing=float(form.spacing(start)),
-        exact=_in_float64(aim, "update"),
-        exact_exact=fraction_text(aim),
+        **_exactly("update", exact=aim),
         schemes={
             "in_dtype": _kept(in_dtype.after, start, way, form, **stood),
-            "float32_master": _kept(
-                stored, start, way, form, master=finite_or_name(master), master_exact=_fraction(master)
-            ),
+            "float32_master": _kept(stored, start, way, form, **_held(master=master)),
             "stochastic": _stochastic(start + update, aim, form),
         },
     )
@@ -197,8 +206,7 @@ def _kept(after: float, start: Fraction, way: Fraction, form: FloatFormat, **mor
         defined=True,
         reason=reason,
         matches_reference=after == form.nearest(aim),
-        after=after,
-        after_exact=_fraction(after),
+        **_held(after=after),
         ratio_to_reference=_in_float64(Fraction(after) / aim, "update") if aim else None,
         moved_share=_in_float64((Fraction(after) - start) / way, "update") if way else None,
         **more,
@@ -208,14 +216,9 @@ def _kept(after: float, start: Fraction, way: Fraction, form: FloatFormat, **mor
 def _stochastic(first: Fraction, aim: Fraction, form: FloatFormat) -> WeightScheme:
     """Exact: the expectation after all steps, and the first step's two outcomes."""
     beside = neighbours(first, form)
-    ends = {
-        "first_lower": finite_or_name(beside.lower),
-        "first_lower_exact": _fraction(beside.lower),
-        "first_upper": finite_or_name(beside.upper),
-        "first_upper_exact": _fraction(beside.upper),
-    }
+    ends = _held(first_lower=beside.lower, first_upper=beside.upper)
     if not (math.isfinite(beside.lower) and math.isfinite(beside.upper)):
-        return WeightScheme(defined=False, reason="non_finite", matches_reference=False, **ends)  # type: ignore[arg-type]
+        return WeightScheme(defined=False, reason="non_finite", matches_reference=False, **ends)
     up = beside.probability_of_upper(first)
     variance = up * (1 - up) * (Fraction(beside.upper) - Fraction(beside.lower)) ** 2
     return WeightScheme(
@@ -223,13 +226,8 @@ def _stochastic(first: Fraction, aim: Fraction, form: FloatFormat) -> WeightSche
         reason=None if aim else "zero_reference",
         matches_reference=True,
         ratio_to_reference=1.0 if aim else None,
-        expected=_in_float64(aim, "update"),
-        expected_exact=fraction_text(aim),
-        first_upper_probability=float(up),
-        first_upper_probability_exact=fraction_text(up),
-        first_variance=float(variance),
-        first_variance_exact=fraction_text(variance),
-        **ends,  # type: ignore[arg-type]
+        **_exactly("update", expected=aim, first_upper_probability=up, first_variance=variance),
+        **ends,
     )
 
 
@@ -242,14 +240,8 @@ def _accumulation(gradients: tuple[Fraction, ...], form: FloatFormat) -> Accumul
     stored = form.nearest(Fraction(wide)) if math.isfinite(wide) else wide
     finite = math.isfinite(narrow)
     return Accumulation(
-        exact=_in_float64(total, "gradients"),
-        exact_exact=fraction_text(total),
-        in_dtype=finite_or_name(narrow),
-        in_dtype_exact=_fraction(narrow),
-        in_float32=finite_or_name(wide),
-        in_float32_exact=_fraction(wide),
-        in_float32_stored=finite_or_name(stored),
-        in_float32_stored_exact=_fraction(stored),
+        **_exactly("gradients", exact=total),
+        **_held(in_dtype=narrow, in_float32=wide, in_float32_stored=stored),
         lost=_in_float64(total - Fraction(narrow), "gradients") if finite else None,
         reason=None if finite else "non_finite",
     )
@@ -313,8 +305,7 @@ def _scaled(amax: Amax, tops: list[Fraction], margin: int, form: FloatFormat, ri
         matches_reference=right,
         scales=as_floats,
         scales_exact=[fraction_text(scale) for scale in scales] if few else None,
-        scale_spread=_in_float64(spread, "amax"),
-        scale_spread_exact=fraction_text(spread),
+        **_exactly("amax", scale_spread=spread),
         largest_kept=kept.values if cells <= MAX_LISTED_CELLS else None,
         largest_kept_exact=None
         if kept.exact is None
