@@ -6,7 +6,7 @@ Templates only format: numbers come from calculators, coordinates from `scales`.
     url(path)       an address below the root path;  asset(name): the address of a static file
     number(value)   6 significant digits, a true minus sign
     out(view, "reference.grad")   an output with its dotted path and its full-precision value, or why there is none
-    cells(view, "rows.0", ["n", "+grad"])   a table's cells with the outputs of these names; `+` asks for the sign
+    out_cells(view, "rows.0", ["n", "+grad"])   a table's cells with the outputs of these names; `+` asks for the sign
     field.…, output.…   the macros of `_field.html` and `_output.html`
     figure.…, words.…   of a panel's calculator: the macros of `figures/NAME.svg`, the texts of `calculators/_NAME.html`
 """
@@ -201,7 +201,20 @@ def out(lang: Lang, view: object, path: str, signed: bool = False) -> Markup:
 
     A missing value (None) says so in words, with the reason that the innermost object on the path gives.
     """
-    value = value_at(view, path)
+    return _output(lang, view, path, value_at(view, path), signed)
+
+
+def out_cells(lang: Lang, view: object, place: str, names: Iterable[str]) -> Markup:
+    """Cells of a table's row: the outputs of these names at `place`; a `+` before a name asks for its sign."""
+    row, shown = value_at(view, place), []
+    for name in names:
+        field = name.removeprefix("+")
+        shown.append(f"<td>{_output(lang, view, f'{place}.{field}', value_at(row, field), field != name)}</td>")
+    return Markup("\n".join(shown))
+
+
+def _output(lang: Lang, view: object, path: str, value: Any, signed: bool) -> Markup:
+    """The value at the path of `view`."""
     if isinstance(value, float | int) and not isinstance(value, bool):
         return _data(path, repr(value), number(value, signed))
     if value is None:
@@ -213,12 +226,6 @@ def out(lang: Lang, view: object, path: str, signed: bool = False) -> Markup:
     if isinstance(value, Fraction):
         return _data(path, fraction_text(value), number(value, signed))
     return _data(path, escape(json.dumps(value)), escape(_vector(value, signed)))
-
-
-def cells(lang: Lang, view: object, place: str, names: Iterable[str]) -> Markup:
-    """Cells of a table's row: the outputs of these names at `place`; a `+` before a name asks for its sign."""
-    shown = (out(lang, view, f"{place}.{name.removeprefix('+')}", name[0] == "+") for name in names)
-    return Markup("\n".join(f"<td>{one}</td>" for one in shown))
 
 
 def shown_text(lang: Lang, view: object, path: str) -> str:
@@ -275,5 +282,5 @@ _IN_LANGUAGE: dict[Lang, dict[str, Any]] = {
     "en": {"t": lambda zh, en: en},
 }
 for _lang, _names in _IN_LANGUAGE.items():
-    _names.update({function.__name__: partial(function, _lang) for function in (out, cells, number_rows)})
+    _names.update({function.__name__: partial(function, _lang) for function in (out, out_cells, number_rows)})
 """What templates find under these names, by language."""

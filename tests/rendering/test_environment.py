@@ -119,7 +119,7 @@ def test_words_in_a_vector_and_in_a_path_are_escaped() -> None:
 
 def test_cells_are_the_outputs_of_a_row_signed_where_a_plus_asks_for_it() -> None:
     view = {"rows": [{"n": 2, "grad": 0.5, "loss": None, "reason": "zero_count"}]}
-    html = shown('{{ cells(view, "rows.0", ["n", "+grad", "loss"]) }}', view=view)
+    html = shown('{{ out_cells(view, "rows.0", ["n", "+grad", "loss"]) }}', view=view)
     outputs = [f'{{{{ out(view, "rows.0.{name}", {sign}) }}}}' for name, sign in (("n", 0), ("grad", 1), ("loss", 0))]
     assert html == shown("\n".join(f"<td>{one}</td>" for one in outputs), view=view)
     assert ">+0.5<" in html
