@@ -1,4 +1,4 @@
-"""One Chromium and one server for all browser tests; a page of its own, and an eye on its console, for each.
+"""One Chromium and one server for all browser tests; a page as good as new, and an eye on its console, for each.
 
 Playwright keeps an event loop running in the main thread while it is open, so it is closed with the last test of this
 folder: fixtures here have the scope of the package.
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
 
 from tests.chromium import launched
 
@@ -34,6 +34,10 @@ class Watch:
     def _said(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning"):
             self.complaints.append(f"{message.type}: {message.text}")
+
+    def forget(self) -> None:
+        self.complaints.clear()
+        self.requests.clear()
 
     def forget_refusals(self) -> None:
         """A refused input is an answer of 422, which Chromium reports in the console whatever the page does."""
@@ -61,27 +65,73 @@ def kept_page(browser: Browser, server: Any) -> Iterator[Callable[..., Page]]:
     assert [text for watch in watches for text in watch.complaints] == []
 
 
-@pytest.fixture
-def open_page(browser: Browser, server: Any) -> Iterator[Callable[..., Page]]:
-    """Opens pages, each in a browser without history; at the end their consoles must be free of errors.
+LOOK: dict[str, Any] = {
+    "viewport": {"width": 1280, "height": 900},
+    "color_scheme": "light",
+    "reduced_motion": "no-preference",
+    "forced_colors": "none",
+}
+"""What a page may change while it is open, and how it is if a test does not say."""
 
-    `watch` of a page is reachable as `page.watch`; `base_url` may name another server.
+EMPTY = "/en/calculators/replica_ledger/values"
+"""The smallest document of the wiki: two bytes of JSON."""
+
+
+@pytest.fixture(scope="package")
+def left_pages() -> list[Page]:
+    """Pages that no test looks at any more: a new one has a process of its own, which costs as much as a chapter."""
+    return []
+
+
+def leave(page: Page) -> None:
+    """Nothing of a test stays for the next one but fonts, styles and scripts.
+
+    A page of another origin, or none, would end the process that is to be used again.
     """
-    opened: list[tuple[BrowserContext, Watch]] = []
+    for other in page.context.pages:
+        if other != page:
+            other.close()
+    page.unroute_all()
+    page.context.clear_permissions()
+    page.goto(EMPTY)
+    page.evaluate("() => { localStorage.clear(); sessionStorage.clear(); }")
+    page.watch.forget()  # type: ignore[attr-defined]
 
-    def open_one(path: str = "", *, base_url: str = "", **options: Any) -> Page:
-        settings = {"viewport": {"width": 1280, "height": 900}, "locale": "zh-CN", "base_url": base_url or server.url}
-        context = browser.new_context(**{**settings, **options})
-        context.set_default_timeout(15_000)
-        page = context.new_page()
-        page.watch = Watch(page)  # type: ignore[attr-defined]
-        opened.append((context, page.watch))  # type: ignore[attr-defined]
+
+@pytest.fixture
+def open_page(
+    browser: Browser, server: Any, left_pages: list[Page], request: pytest.FixtureRequest
+) -> Iterator[Callable[..., Page]]:
+    """Opens pages, each as in a browser without history; at the end their consoles must be free of errors.
+
+    `watch` of a page is reachable as `page.watch`; `base_url` may name another server. A page that an earlier test has
+    left is taken again, but with other options than looks, when it is to be `cold`, and after a failure.
+    """
+    opened: list[tuple[Page, bool]] = []
+    failures = request.session.testsfailed
+
+    def open_one(path: str = "", *, base_url: str = "", cold: bool = False, **options: Any) -> Page:
+        look = {**LOOK, **options}
+        usual = look.keys() == LOOK.keys() and not base_url and not cold
+        if usual and left_pages:
+            page = left_pages.pop()
+            page.set_viewport_size(look.pop("viewport"))
+            page.emulate_media(media="null", **look)
+        else:
+            page = browser.new_context(**look, locale="zh-CN", base_url=base_url or server.url).new_page()
+            page.set_default_timeout(15_000)
+            page.watch = Watch(page)  # type: ignore[attr-defined]
+        opened.append((page, usual))
         if path:
             page.goto(path)
         return page
 
     yield open_one
-    complaints = [text for _, watch in opened for text in watch.complaints]
-    for context, _ in opened:
-        context.close()
+    complaints = [text for page, _ in opened for text in page.watch.complaints]  # type: ignore[attr-defined]
+    for page, usual in opened:
+        if usual and request.session.testsfailed == failures:
+            leave(page)
+            left_pages.append(page)
+        else:
+            page.context.close()
     assert complaints == []

@@ -85,7 +85,7 @@ def test_the_answer_is_within_the_first_screen(open_page: Open, lang: str, width
 
 
 def test_the_first_view_of_the_shelf_is_small(open_page: Open) -> None:
-    page = open_page()
+    page = open_page(cold=True)
     session = page.context.new_cdp_session(page)
     session.send("Network.enable")
     sizes: list[float] = []

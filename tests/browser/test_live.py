@@ -587,7 +587,7 @@ def test_without_a_script_a_wrong_input_is_explained_and_put_right(open_page: Op
 
 @pytest.mark.parametrize("lang", ["zh", "en"])
 def test_the_first_view_of_chapter_20_is_small_and_all_from_one_host(open_page: Open, server: Any, lang: str) -> None:
-    page = open_page()
+    page = open_page(cold=True)
     session = page.context.new_cdp_session(page)
     session.send("Network.enable")
     sizes: dict[str, float] = {}

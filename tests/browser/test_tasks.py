@@ -28,7 +28,7 @@ def test_the_shelf_weighs_100_and_900_tokens_and_says_which_line_to_change(open_
 
 @pytest.mark.parametrize("path", ["/zh/", "/en/parallel-correctness", "/en/calculators/replica_ledger", "/zh/start"])
 def test_a_first_view_weighs_at_most_120_kilobytes_without_fonts(open_page: Open, path: str) -> None:
-    page = open_page()
+    page = open_page(cold=True)
     page.goto(path, wait_until="networkidle")
     weight: int = page.evaluate(
         """performance.getEntriesByType("navigation")[0].transferSize +
