@@ -13,6 +13,7 @@ _ARGUMENTS = (
     "--disable-background-networking",
     "--disable-component-update",
     "--no-first-run",
+    "--js-flags=--no-opt",  # pages live too short to earn back what the last of the compilers costs
 )
 
 
