@@ -196,29 +196,30 @@ def brief(value: float) -> str:
     return text if text not in ("0", "1") or value == float(text) else "≈" + text
 
 
-def out(lang: Lang, view: object, path: str, signed: bool = False) -> Markup:
+def out(lang: Lang, view: object, path: str, signed: bool = False, none: str | None = None) -> Markup:
     """An output: the value at the dotted `path` of `view`, rounded for the reader and exact for scripts.
 
-    A missing value (None) says so in words, with the reason that the innermost object on the path gives.
+    A missing value (None) is shown as `none`, if given; else it says so in words, with the reason that the innermost
+    object on the path gives.
     """
-    return _output(lang, view, path, value_at(view, path), signed)
+    return _output(lang, view, path, value_at(view, path), signed, none)
 
 
-def out_cells(lang: Lang, view: object, place: str, names: Iterable[str]) -> Markup:
+def out_cells(lang: Lang, view: object, place: str, names: Iterable[str], none: str | None = None) -> Markup:
     """Cells of a table's row: the outputs of these names at `place`; a `+` before a name asks for its sign."""
     row, shown = value_at(view, place), []
     for name in names:
         field = name.removeprefix("+")
-        shown.append(f"<td>{_output(lang, view, f'{place}.{field}', value_at(row, field), field != name)}</td>")
+        shown.append(f"<td>{_output(lang, view, f'{place}.{field}', value_at(row, field), field != name, none)}</td>")
     return Markup("\n".join(shown))
 
 
-def _output(lang: Lang, view: object, path: str, value: Any, signed: bool) -> Markup:
+def _output(lang: Lang, view: object, path: str, value: Any, signed: bool, none: str | None) -> Markup:
     """The value at the path of `view`."""
     if isinstance(value, float | int) and not isinstance(value, bool):
         return _data(path, repr(value), number(value, signed))
     if value is None:
-        return _missing(lang, path, reason_at(view, path))
+        return _missing(lang, path, reason_at(view, path)) if none is None else escape(none)
     if isinstance(value, str):
         return _data(path, escape(value), escape(number(value, signed)))
     if isinstance(value, bool):

@@ -125,6 +125,13 @@ def test_cells_are_the_outputs_of_a_row_signed_where_a_plus_asks_for_it() -> Non
     assert ">+0.5<" in html
 
 
+def test_a_missing_output_is_shown_as_a_template_asks() -> None:
+    view = {"row": {"n": 2, "loss": None}}
+    assert shown('{{ out(view, "row.loss", none="–") }}', view=view) == "–"
+    assert shown('{{ out(view, "row.n", none="–") }}', view=view) == shown('{{ out(view, "row.n") }}', view=view)
+    assert shown('{{ out_cells(view, "row", ["n", "loss"], none="<") }}', view=view).endswith("</td>\n<td>&lt;</td>")
+
+
 def rows(source: str, jinja: Environment, **context: Any) -> list[list[str]]:
     """The cells of a table's rows, and what stands below it as a last row."""
     page = tree(jinja.from_string(source).render(lang="en", **context))
