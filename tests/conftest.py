@@ -20,7 +20,7 @@ from starlette.testclient import TestClient
 from xdist.scheduler import LoadScopeScheduling
 
 from samestep.experiments.ranks import parent
-from tests.warm import Stable
+from tests import warm
 
 ROOT = Path(__file__).parents[1]
 APP = (sys.executable, "-m", "app")
@@ -81,12 +81,19 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
     return ByFile(config, log)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_cmdline_main(config: pytest.Config) -> Generator[None, Any, Any]:
+    """Beside the process that starts the workers is one that has torch, and forks ranks for all of them."""
+    forks = sys.platform == "linux" and not hasattr(config, "workerinput")
+    with warm.warmed() if forks else contextlib.nullcontext():
+        return (yield)
+
+
 @pytest.fixture(scope="session", autouse=True)
-def stable() -> Iterator[None]:
-    """On Linux ranks begin as forks of a process that has torch; elsewhere as they do for readers."""
-    with contextlib.closing(Stable()) as stable, pytest.MonkeyPatch.context() as patch:
-        if sys.platform == "linux":
-            patch.setattr(parent, "subprocess", stable)
+def ranks_are_forks() -> Iterator[None]:
+    """On Linux; elsewhere they begin as they do for readers."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parent, "subprocess", warm.starter())
         yield
 
 

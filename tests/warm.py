@@ -1,10 +1,13 @@
 """Ranks of tests as forks of a process that has imported torch: importing it is most of what a short run costs.
 
-`Stable` stands in for the module `subprocess` in `experiments.ranks.parent`. Its process forks on request. A fork is
-what `python -m MODULE …` would be: it has the command's arguments, environment, folder, log and session, and runs the
-module from its file. `test_processes.py` starts ranks without it too.
+This module stands in for `subprocess` where ranks are started. What it starts is a fork of one process, which all
+workers of a test run share. A fork is what `python -m MODULE …` or `python FILE.py …` would be: it has the command's
+arguments, environment, folder, output and session, and runs the module or the file from where it lies.
+`test_processes.py` starts ranks without it, and `test_command.py` of watch starts scripts without it.
 """
 
+import contextlib
+import gc
 import json
 import os
 import runpy
@@ -13,18 +16,23 @@ import signal
 import socket
 import subprocess
 import sys
-import traceback
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from types import ModuleType
+from typing import IO, Any, NamedTuple
 
+DEVNULL = subprocess.DEVNULL
 LONGEST = 1 << 17
 """Bytes of a request: arguments and environment."""
+DOOR = "SAMESTEP_TESTS_DOOR"
+"""The environment variable that says where the process that forks is asked."""
 
 
-class Rank:
-    """What a rank's parent asks of `subprocess.Popen`, of a fork whose exit code comes over a socket."""
+class Fork:
+    """What tests and a rank's parent ask of `subprocess.Popen`, of a fork whose exit code comes over a socket."""
 
     def __init__(self, ending: socket.socket) -> None:
         self.pid = int(ending.recv(32))
@@ -32,125 +40,151 @@ class Rank:
         self._ending = ending
 
     def poll(self) -> int | None:
-        return self._ended(socket.MSG_DONTWAIT)
+        with contextlib.suppress(BlockingIOError):
+            return self.wait(0)
+        return None
 
-    def wait(self) -> int | None:
-        return self._ended(0)
-
-    def send_signal(self, number: int) -> None:
-        os.kill(self.pid, number)
-
-    def _ended(self, flags: int) -> int | None:
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit code; raises TimeoutError when that does not come in time."""
         if self.returncode is None:
-            try:
-                self.returncode = int(self._ending.recv(32, flags) or -signal.SIGKILL)
-            except BlockingIOError:
-                return None
+            self._ending.settimeout(timeout)
+            self.returncode = int(self._ending.recv(32) or -signal.SIGKILL)
             self._ending.close()
         return self.returncode
 
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
 
-class Stable:
-    """The process that forks, begun with the first rank."""
-
-    DEVNULL = subprocess.DEVNULL
-
-    def __init__(self) -> None:
-        self.Popen = self._start
-        self._process: subprocess.Popen[bytes] | None = None
-        self._requests: socket.socket | None = None
-
-    def _start(
-        self,
-        command: Sequence[str],
-        *,
-        env: Mapping[str, str],
-        cwd: Path | None,
-        stdout: IO[bytes],
-        pass_fds: tuple[int],
-        **rest: Any,
-    ) -> "Rank | subprocess.Popen[bytes]":
-        """A rank; one of another interpreter is started as ever."""
-        if command[0] != sys.executable:
-            return subprocess.Popen(command, env=env, cwd=cwd, stdout=stdout, pass_fds=pass_fds, **rest)
-        ours, theirs = socket.socketpair()
-        request = json.dumps([command[2:], dict(env), str(cwd or Path.cwd())]).encode()
-        assert len(request) < LONGEST
-        with theirs:
-            socket.send_fds(self._door(), [request], [stdout.fileno(), *pass_fds, theirs.fileno()])
-        return Rank(ours)
-
-    def _door(self) -> socket.socket:
-        if self._requests is None:
-            self._requests, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
-            with theirs:
-                self._process = subprocess.Popen(
-                    [sys.executable, __file__, str(theirs.fileno())],
-                    env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
-                    pass_fds=(theirs.fileno(),),
-                    start_new_session=True,
-                )
-        return self._requests
-
-    def close(self) -> None:
-        """End the process, and with it whatever rank is left."""
-        if self._requests and self._process:
-            self._requests.close()
-            self._process.wait(10)
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
 
 
-def serve(requests: socket.socket) -> None:
-    """Fork on request, and tell how each fork ended, until nobody is left to ask."""
+def start(
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    cwd: Path | None = None,
+    stdout: IO[bytes] | None = None,
+    pass_fds: tuple[int, ...] = (),
+    **rest: Any,
+) -> "Fork | subprocess.Popen[bytes]":
+    """A fork, whose errors go where its output goes; of another interpreter a process as ever."""
+    if command[0] != sys.executable:
+        return subprocess.Popen(command, env=env, cwd=cwd, stdout=stdout, pass_fds=pass_fds, **rest)
+    request = json.dumps([command[1:], dict(env), str(cwd or Path.cwd())]).encode()
+    assert len(request) < LONGEST
+    door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    door.connect(os.environ[DOOR])
+    socket.send_fds(door, [request], [stdout.fileno() if stdout else 1, *pass_fds])
+    return Fork(door)
+
+
+Popen = start
+
+
+def starter() -> Any:
+    """What starts a rank: this module where a process forks, and `subprocess` elsewhere."""
+    return sys.modules[__name__] if DOOR in os.environ else subprocess
+
+
+@contextlib.contextmanager
+def warmed() -> Iterator[None]:
+    """With the process that forks: it imports torch when it is first asked, and ends with this one. On Linux alone."""
+    with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as door:
+        os.environ[DOOR] = f"{folder}/door"
+        door.bind(os.environ[DOOR])
+        door.listen()
+        process = subprocess.Popen(
+            [sys.executable, __file__, str(door.fileno())],
+            env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
+            stdin=subprocess.PIPE, pass_fds=(door.fileno(),), start_new_session=True,
+        )  # fmt: skip
+        try:
+            yield
+        finally:
+            process.communicate()
+
+
+class Request(NamedTuple):
+    """What a fork is to be. `pipe`: to its parent, if it is a rank of `experiments.ranks`."""
+
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    folder: str
+    output: int
+    pipe: int | None = None
+
+
+def serve(door: socket.socket) -> Request | None:
+    """Fork on request, and tell how each fork ended, until standard input does; in a fork: what it is to be."""
     here = selectors.DefaultSelector()
-    here.register(requests, selectors.EVENT_READ)
+    here.register(0, selectors.EVENT_READ)
+    here.register(door, selectors.EVENT_READ)
     while True:
         for key, _ in here.select():
-            if key.data:
+            if key.fd == 0:
+                return None
+            if key.fileobj is door:
+                import_what_costs_most()
+                asking, _ = door.accept()
+                request, files, *_ = socket.recv_fds(asking, LONGEST, 2)
+                if not (pid := os.fork()):
+                    here.close()
+                    asking.close()
+                    return Request(*json.loads(request), *files)
+                for file in files:
+                    os.close(file)
+                asking.send(str(pid).encode())
+                here.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, asking))
+            else:
+                pid, asking = key.data
+                asking.send(str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
+                asking.close()
                 here.unregister(key.fileobj)
-                pid, ending = key.data
-                ending.send(str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
-                ending.close()
                 os.close(key.fd)
-                continue
-            request, files, *_ = socket.recv_fds(requests, LONGEST, 3)
-            if not request:
-                return
-            log, pipe, end = files
-            pid = os.fork()
-            if not pid:
-                here.close()
-                requests.close()
-                os.close(end)
-                become(*json.loads(request), log, pipe)
-            os.close(log)
-            os.close(pipe)
-            ending = socket.socket(fileno=end)
-            ending.send(str(pid).encode())
-            here.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, ending))
 
 
-def become(command: Sequence[str], environment: Mapping[str, str], folder: str, log: int, pipe: int) -> NoReturn:
-    """Be `python -m` of the command: MODULE FOLDER RANK SIZE PIPE PARENT, with the last two as they are here."""
+@cache
+def import_what_costs_most() -> None:
+    """Nothing of it is garbage, and no fork need look."""
+    gc.disable()
+    for name in ("torch", "torch._dynamo", "torch.distributed.fsdp"):
+        import_module(name)
+    gc.freeze()
+    gc.enable()
+
+
+def become(asked: Request) -> None:
+    """Be what the command would be."""
     os.setsid()
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    os.close(log)
+    for file, number in ((os.open(os.devnull, os.O_RDONLY), 0), (asked.output, 1), (asked.output, 2)):
+        os.dup2(file, number)
     sys.stdout = os.fdopen(1, "w", buffering=1, encoding="utf-8", closefd=False)
     os.environ.clear()
-    os.environ.update(environment)
-    os.chdir(folder)
-    sys.path[:0] = [folder, *environment["PYTHONPATH"].split(os.pathsep)]
-    module, *arguments = command
-    sys.argv = [module, *arguments[:3], str(pipe), str(os.getppid())]
-    try:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
-    except BaseException:  # whatever it is, its traceback goes to the log, as the interpreter would print it
-        traceback.print_exc()
-    os._exit(1)  # a rank ends by itself, with `child.end`; what comes here has failed
+    os.environ.update(asked.environment)
+    os.chdir(asked.folder)
+    sys.path[:0] = asked.environment.get("PYTHONPATH", "").split(os.pathsep)
+    if "SAMESTEP_WATCH" in os.environ:  # as the `sitecustomize` of watch would, once torch is imported
+        import_module("samestep.experiments.watch.session").from_environment()
+    first, *rest = asked.command
+    if first == "-m":
+        sys.path.insert(0, asked.folder)
+        sys.argv = rest
+        if asked.pipe is not None:  # a rank's command ends with its pipe and its parent, which are others here
+            sys.argv[-2:] = [str(asked.pipe), str(os.getppid())]
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.path.insert(0, str(Path(first).parent))
+        sys.argv = [first, *rest]
+        main = sys.modules["__main__"] = ModuleType("__main__")  # which stays to the end, as that of a script does
+        main.__file__ = first
+        exec(compile(Path(first).read_text("utf-8"), first, "exec"), vars(main))
 
 
 if __name__ == "__main__":
-    for name in ("torch", "torch._dynamo", "torch.distributed.fsdp"):
-        import_module(name)
     sys.path.pop(0)  # the folder of this file
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    with socket.socket(fileno=int(sys.argv[1])) as door:
+        asked = serve(door)
+    if asked:
+        become(asked)
