@@ -5,13 +5,14 @@ import io
 import os
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+
+from tests import warm
 
 CONTENT = Path(__file__).parents[2] / "content"
 CHAPTERS = (
@@ -69,9 +70,9 @@ def run_together(folder: Path, named: Mapping[str, str]) -> dict[str, Ran]:
     """Run programs that start processes, in one process that has torch; nothing of them outlives this call."""
     for name, code in named.items():
         (folder / f"{name}.py").write_text(code, "utf-8")
-    command = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("fork_programs.py")), str(folder)]
+    command = [sys.executable, str(Path(__file__).with_name("fork_programs.py")), str(folder)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    process = subprocess.Popen(command, cwd=folder, env=environment, start_new_session=True)
+    process = warm.starter().Popen(command, cwd=folder, env=environment, start_new_session=True)
     try:
         assert process.wait(_PATIENCE) == 0
     finally:

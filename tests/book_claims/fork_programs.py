@@ -7,6 +7,7 @@ Of `NAME.py` the folder gets `NAME.out`, and `NAME.err` with the traceback if it
 import os
 import sys
 import traceback
+import warnings
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ def run(file: Path) -> None:
 
 
 def main() -> None:
+    warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     vars(mp)["spawn"] = partial(start_processes, start_method="fork")
     for file in sorted(Path(sys.argv[1]).glob("*.py")):

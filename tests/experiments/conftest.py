@@ -17,6 +17,8 @@ from samestep.experiments import __main__ as command, corpus
 from samestep.experiments.conformance.frameworks import TIER_0
 from samestep.experiments.ranks.progress import Progress
 from samestep.experiments.registry import ROOT
+from samestep.experiments.watch import launch as watch_launch
+from tests import warm
 
 HERE = Path(__file__).resolve().parent
 
@@ -46,6 +48,7 @@ def run_lab(*arguments: str, folder: Path) -> Lab:
     began, output = time.monotonic(), io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output), pytest.MonkeyPatch.context() as patch:
         patch.setattr(command, "Progress", partial(Progress, output))  # it took the standard error when it was imported
+        patch.setattr(watch_launch, "subprocess", warm.starter())
         code = command.main([*arguments, "--out", str(folder)])
     places = sorted(folder.glob("*/result.json"))
     results = {place.parent.name: json.loads(place.read_text("utf-8")) for place in places}

@@ -4,7 +4,6 @@ import contextlib
 import os
 import re
 import socket
-import subprocess
 import sys
 from functools import cache
 from pathlib import Path
@@ -17,6 +16,7 @@ from samestep.experiments.conformance import report
 from samestep.experiments.conformance.families import FAMILIES
 from samestep.experiments.conformance.frameworks import FRAMEWORKS
 from samestep.experiments.conformance.report import SURPRISES
+from tests import warm
 from tests.kit import CONTENT
 
 
@@ -56,29 +56,26 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> str:
         for probe in probes:
             probe.bind(("127.0.0.1", 0))
         ports = [probe.getsockname()[1] for probe in probes]  # each its own: the store of the last one may still listen
-    program = f"""import os, runpy
+    program = folder / "one_after_the_other.py"
+    program.write_text(f"""import os, runpy
 for name, port in {list(zip(names, ports, strict=True))}:
     os.environ["MASTER_PORT"] = str(port)
-    runpy.run_path(f"{{name}}.py", run_name="__main__")"""
-    common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", program],
-            cwd=folder,
-            env={**os.environ, **common, "GLOO_SOCKET_IFNAME": "lo", "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
+    runpy.run_path(f"{{name}}.py", run_name="__main__")""")
+    common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    ranks, logs = [], [folder / f"rank{rank}.log" for rank in range(2)]
     try:
-        answers = [rank.communicate(timeout=120) for rank in ranks]
+        for rank, log in enumerate(logs):
+            environment = {**os.environ, **common, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            command = [sys.executable, str(program)]
+            with log.open("wb") as stream:
+                ranks.append(warm.starter().Popen(command, cwd=folder, env=environment, stdout=stream, stderr=stream))
+        codes = [rank.wait(120) for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
-    assert [rank.returncode for rank in ranks] == [0, 0], answers
-    return "".join(out for out, _ in answers)
+    printed = "".join(log.read_text("utf-8") for log in logs)
+    assert codes == [0, 0], printed
+    return printed
 
 
 def test_what_a_script_prints_is_what_was_published(said: str) -> None:

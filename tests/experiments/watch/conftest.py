@@ -3,7 +3,6 @@
 import json
 import os
 import socket
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import pytest
 
 from samestep.experiments.watch.joined.assembling import assemble
 from samestep.experiments.watch.telling.report import Report
+from tests import warm
 
 HERE = Path(__file__).resolve().parent
 SOURCES = HERE.parents[2] / ".src"
@@ -38,7 +38,7 @@ def ranks(program: str, folder: Path, *arguments: str, processes: int = 2) -> No
             variables = environment(**common, RANK=str(rank), GLOO_SOCKET_IFNAME="lo")
             with (folder / f"rank{rank}.log").open("wb") as log:
                 command = [sys.executable, str(HERE / program), str(folder), *arguments]
-                running.append(subprocess.Popen(command, env=variables, stdout=log, stderr=log))
+                running.append(warm.starter().Popen(command, env=variables, stdout=log, stderr=log))
         for rank, each in enumerate(running):
             assert each.wait(240) == 0, (folder / f"rank{rank}.log").read_text("utf-8")[-3000:]
     finally:
