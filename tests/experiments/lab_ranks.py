@@ -30,13 +30,13 @@ def add(world: World) -> Result | None:
     part = torch.tensor(float(world.rank + 1))
     if pair is not None:
         dist.all_reduce(part, group=pair)
-    found = world.gather((float(total), float(part), torch.get_num_threads(), str(torch.get_default_dtype())))
+    found = world.gather((float(total), float(part), str(torch.get_default_dtype())))
     return cast(Result, {"name": "lab_ranks", "found": found}) if world.rank == 0 else None
 
 
 def loop(world: World) -> None:
-    """Communicate for ever; the step names the process, so that a test can kill or stop it."""
-    world.step(f"pid {os.getpid()}")
+    """Communicate for ever; the step names the process, so that a test can kill or stop it, and its threads."""
+    world.step(f"pid {os.getpid()} threads {torch.get_num_threads()}")
     while True:
         dist.all_reduce(torch.ones(1))
         world.step("loop")

@@ -36,12 +36,14 @@ class Watcher:
     def __init__(self, number: signal.Signals) -> None:
         self.number = number
         self.pids: dict[int, int] = {}
+        self.threads: dict[int, int] = {}
         self.loops: set[int] = set()
         self.acted = 0.0
 
     def __call__(self, step: Step) -> None:
         if step.what.startswith("pid "):
-            self.pids[step.rank] = int(step.what.removeprefix("pid "))
+            _, pid, _, threads = step.what.split()
+            self.pids[step.rank], self.threads[step.rank] = int(pid), int(threads)
         if step.what == "loop":
             self.loops.add(step.rank)
         if self.loops == {0, 1} and not self.acted:
@@ -96,13 +98,12 @@ def gone(pid: int, within: float = 10.0) -> bool:
     return False
 
 
-@pytest.mark.usefixtures("started_as_ever")
 def test_ranks_find_each_other_and_subgroups_work(waiting: dict[str, Failure], tmp_path: Path) -> None:
     launch(job("add", 3), tmp_path)
     found = json.loads((tmp_path / "lab_ranks" / "result.json").read_text())["found"]
     assert [total for total, *_ in found] == [6.0, 6.0, 6.0]  # 1 + 2 + 3
     assert [part for _, part, *_ in found] == [3.0, 3.0, 3.0]  # 1 + 2 on the pair, its own 3 on the third
-    assert all((threads, dtype) == (1, "torch.float64") for _, _, threads, dtype in found)
+    assert {dtype for *_, dtype in found} == {"torch.float64"}
 
 
 @pytest.mark.usefixtures("started_as_ever")
@@ -115,6 +116,7 @@ def test_a_killed_rank_ends_the_run_within_ten_seconds(tmp_path: Path) -> None:
     assert failure.error.rank == 1
     assert "rank 1 was killed by SIGKILL at step “loop”" in str(failure.error)
     assert failure.error.log == tmp_path / "rank1.log"
+    assert failure.watcher.threads == {0: 1, 1: 1}
     assert all(gone(pid) for pid in failure.watcher.pids.values())
 
 
@@ -137,25 +139,20 @@ def test_the_limits_stay_within_a_minute() -> None:
     assert max(limits.silent_after, limits.stuck_after) <= 55
 
 
-def test_ranks_do_not_outlive_a_killed_parent(tmp_path: Path) -> None:
+def test_a_rank_does_not_outlive_a_killed_parent_even_when_it_is_stopped(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from samestep.experiments.ranks.launch import Job, launch\n"
-        f"launch(Job(['lab_ranks'], 2, options={{'do': 'loop'}}), Path({str(tmp_path)!r}),"
-        " lambda step: print(step.rank, step.what, flush=True))"
+        f"launch(Job(['lab_ranks'], 1, options={{'do': 'loop'}}), Path({str(tmp_path)!r}),"
+        " lambda step: print(step.what, flush=True))"
     )
     parent = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
-    pids = set()
-    for line in parent.stdout:
-        if " pid " in line:
-            pids.add(int(line.split()[-1]))
-        if len(pids) == 2:
-            break
-    os.kill(max(pids), signal.SIGSTOP)  # even a stopped one
+    pid = next(int(line.split()[1]) for line in parent.stdout if line.startswith("pid "))
+    os.kill(pid, signal.SIGSTOP)
     parent.kill()
     parent.wait()
     parent.stdout.close()
-    assert all(gone(pid) for pid in pids)
+    assert gone(pid)
 
 
 def test_a_workplace_goes_with_the_run_and_stays_after_a_failure() -> None:
