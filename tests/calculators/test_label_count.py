@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -31,13 +32,14 @@ def ways(lengths: str, prompts: str = "0", **fields: str) -> dict[str, Any]:
 # --- an independent count, token by token
 
 
-def used_by_loss(labels: torch.Tensor, shift: int = 1) -> int:
-    """How many labels `cross_entropy` has used: those whose logits have a gradient."""
-    logits = torch.zeros(len(labels), VOCABULARY, requires_grad=True)
-    if len(labels) > shift:
-        seen = logits[:-shift] if shift else logits
-        cross_entropy(seen, labels[shift:], ignore_index=IGNORED, reduction="sum").backward()  # type: ignore[no-untyped-call]
-    return 0 if logits.grad is None else int(logits.grad.any(dim=1).sum())
+def used_by_loss(labels: Mapping[str, torch.Tensor]) -> dict[str, int]:
+    """How many of each rule's targets `cross_entropy` has used: those whose logits have a gradient."""
+    targets = torch.cat([*labels.values()])
+    logits = torch.zeros(len(targets), VOCABULARY, requires_grad=True)
+    cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum").backward()  # type: ignore[no-untyped-call]
+    assert logits.grad is not None
+    used = logits.grad.any(dim=1).split([len(each) for each in labels.values()])
+    return {name: int(each.sum()) for name, each in zip(labels, used, strict=True)}
 
 
 class Laid:
@@ -70,20 +72,21 @@ class Laid:
         twice[[start for start in self.starts[1:] if start < len(twice)]] = IGNORED
         no_eos = right.clone()
         no_eos[no_eos == EOS] = IGNORED
-        return {
-            "after_shift": used_by_loss(right),
-            "before_shift": used_by_loss(right, shift=0),
-            "every_start": used_by_loss(self.labels(seams=False), shift=0),
-            "shifted_twice": used_by_loss(right[1:]),
-            "boundaries_mismatched": used_by_loss(self.labels(not seams)),
-            "boundaries_twice": used_by_loss(twice, shift=0),
-            "padding_counted": used_by_loss(self.labels(seams, padding=True)),
-            "prompt_counted": used_by_loss(self.labels(seams, prompt=True)),
-            "attention_mask": self.kept,
-            "all_positions": len(right),
-            "truncation_ignored": used_by_loss(self.labels(seams, uncut=True)),
-            "eos_masked": used_by_loss(no_eos),
-        }
+        used = used_by_loss(
+            {
+                "after_shift": right[1:],
+                "before_shift": right,
+                "every_start": self.labels(seams=False),
+                "shifted_twice": right[2:],
+                "boundaries_mismatched": self.labels(not seams)[1:],
+                "boundaries_twice": twice,
+                "padding_counted": self.labels(seams, padding=True)[1:],
+                "prompt_counted": self.labels(seams, prompt=True)[1:],
+                "truncation_ignored": self.labels(seams, uncut=True)[1:],
+                "eos_masked": no_eos[1:],
+            }
+        )
+        return used | {"attention_mask": self.kept, "all_positions": len(right)}
 
 
 def laid_out(body: Body) -> list[list[list[Laid]]]:
