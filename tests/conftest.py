@@ -10,13 +10,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from hypothesis import settings
 from starlette.testclient import TestClient
+from starlette.types import ASGIApp
 from xdist.scheduler import LoadScopeScheduling
 
 from samestep.experiments.ranks import parent
@@ -97,13 +99,30 @@ def ranks_are_forks() -> Iterator[None]:
         yield
 
 
+class Client(TestClient):
+    """Asks from inside the application's loop, and for nothing compressed unless a test says so.
+
+    From outside, as Starlette's client asks, a request goes eight times from thread to thread: most of what a short
+    answer costs.
+    """
+
+    def __init__(self, application: ASGIApp) -> None:
+        self._inside = httpx2.AsyncClient(transport=httpx2.ASGITransport(application))
+        super().__init__(application, headers={"accept-encoding": "identity"}, follow_redirects=False)
+
+    def send(self, request: httpx2.Request, *, stream: bool = False, **options: Any) -> httpx2.Response:
+        if stream or self.portal is None:
+            return super().send(request, stream=stream, **options)
+        return self.portal.call(partial(self._inside.send, request, **options))
+
+
 @pytest.fixture(scope="session")
 def client() -> Iterator[TestClient]:
     """The application in this process."""
     from samestep.app.main import create_app
     from samestep.app.settings import Settings
 
-    with TestClient(create_app(Settings()), follow_redirects=False) as client:
+    with Client(create_app(Settings())) as client:
         yield client
 
 
@@ -120,7 +139,7 @@ def below() -> Iterator[TestClient]:
 
     with compiling():
         application = create_app(Settings("/wiki", base_url=BASE, discuss_url=DISCUSSIONS))
-    with TestClient(application, follow_redirects=False) as client:
+    with Client(application) as client:
         yield client
 
 
