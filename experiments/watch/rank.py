@@ -146,8 +146,11 @@ def _folder(launcher: int, block: int) -> Path:
 
 
 def remove(folder: Path) -> None:
-    """Take a common folder away once it has been read; a rank that writes on does not notice."""
-    shutil.rmtree(folder.resolve(), ignore_errors=True)
+    """Take a common folder away once it has been read; a rank that writes on does not notice, nor find it any more."""
+    place = folder.resolve()
+    with contextlib.suppress(OSError):  # where nobody may rename it
+        place = place.rename(place.with_name(f"{place.name}-read"))
+    shutil.rmtree(place, ignore_errors=True)
     if folder.is_symlink():
         folder.unlink(missing_ok=True)
 

@@ -1,5 +1,6 @@
 """The command line on real scripts: what it starts, how it ends, and what it says when something goes wrong."""
 
+import contextlib
 import json
 import os
 import pickle
@@ -7,6 +8,8 @@ import runpy
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -179,6 +182,24 @@ def test_a_folder_that_is_used_again_loses_what_the_same_rank_and_ranks_that_are
     monkeypatch.setenv("WORLD_SIZE", "3")
     assert rank.opened(tmp_path) == tmp_path
     assert sorted(file.name for file in tmp_path.iterdir()) == ["0-7.watch", "2-9.watch"]
+
+
+def test_a_folder_goes_also_while_somebody_writes_into_it(tmp_path: Path) -> None:
+    folder = tmp_path / "common"
+    folder.mkdir()
+
+    def pulse() -> None:
+        while folder.is_dir():
+            with contextlib.suppress(OSError):
+                (folder / "1.alive").touch()
+
+    pulses = threading.Thread(target=pulse, daemon=True)
+    pulses.start()
+    while not any(folder.iterdir()):
+        time.sleep(0.01)
+    rank.remove(folder)
+    pulses.join(5)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", examples())
