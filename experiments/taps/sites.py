@@ -14,6 +14,7 @@ OURS = tuple(
     for place in (Path(__file__).absolute(), Path(__file__).resolve())
     for room in ROOMS
 )
+SCRIPTS = tuple(f"{ours}{folder}{os.sep}" for ours in OURS for folder in ("examples", "walkthrough"))
 
 
 def _libraries() -> tuple[str, ...]:
@@ -37,9 +38,9 @@ def is_readers(file: str) -> bool:
 
 
 def is_ours(file: str) -> bool:
-    """Whether a code object's file is part of this package; a script that it gives as an example is the reader's."""
+    """Whether a code object's file is part of this package; a script that it gives or walks through is the reader's."""
     place = os.path.abspath(file)
-    return place.startswith(OURS) and not place.startswith(tuple(f"{ours}examples{os.sep}" for ours in OURS))
+    return place.startswith(OURS) and not place.startswith(SCRIPTS)
 
 
 def line() -> str | None:

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from samestep.experiments.taps import sites
 from samestep.experiments.taps.engine import Engine
 from samestep.experiments.taps.moments import Moments
 from samestep.experiments.taps.patches import Patches
@@ -133,3 +135,13 @@ def test_what_was_wrapped_is_put_back() -> None:
     assert wrapped() == before
     backward(layer())
     assert listener.words == []
+
+
+def test_scripts_that_are_given_or_walked_through_are_the_readers_and_nothing_else_of_the_rooms() -> None:
+    home = Path(sites.__file__).parents[1]
+    for room in ("audit", "watch"):
+        given = {*(home / room / "examples").glob("*.py"), *(home / room / "walkthrough").glob("*.py")}
+        rest = {*(home / room).rglob("*.py")} - given
+        assert len(given) > 4
+        assert len(rest) > 10
+        assert {file for file in given | rest if sites.is_readers(str(file))} == given
