@@ -98,8 +98,10 @@ def warmed() -> Iterator[None]:
         process = subprocess.Popen(
             [sys.executable, __file__, str(door.fileno())],
             env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
-            stdin=subprocess.PIPE, pass_fds=(door.fileno(),), start_new_session=True,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            pass_fds=(door.fileno(),),
+            start_new_session=True,
+        )
         try:
             yield
         finally:

@@ -95,7 +95,7 @@ def leave(page: Page) -> None:
     page.context.clear_permissions()
     page.goto(EMPTY)
     page.evaluate("() => { localStorage.clear(); sessionStorage.clear(); }")
-    page.watch.forget()  # type: ignore[attr-defined]
+    vars(page)["watch"].forget()
 
 
 @pytest.fixture
@@ -120,14 +120,14 @@ def open_page(
         else:
             page = browser.new_context(**look, locale="zh-CN", base_url=base_url or server.url).new_page()
             page.set_default_timeout(15_000)
-            page.watch = Watch(page)  # type: ignore[attr-defined]
+            vars(page)["watch"] = Watch(page)
         opened.append((page, usual))
         if path:
             page.goto(path)
         return page
 
     yield open_one
-    complaints = [text for page, _ in opened for text in page.watch.complaints]  # type: ignore[attr-defined]
+    complaints = [text for page, _ in opened for text in vars(page)["watch"].complaints]
     for page, usual in opened:
         if usual and request.session.testsfailed == failures:
             leave(page)

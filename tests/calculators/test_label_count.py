@@ -36,9 +36,8 @@ def used_by_loss(labels: Mapping[str, torch.Tensor]) -> dict[str, int]:
     """How many of each rule's targets `cross_entropy` has used: those whose logits have a gradient."""
     targets = torch.cat([*labels.values()])
     logits = torch.zeros(len(targets), VOCABULARY, requires_grad=True)
-    cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum").backward()  # type: ignore[no-untyped-call]
-    assert logits.grad is not None
-    used = logits.grad.any(dim=1).split([len(each) for each in labels.values()])
+    loss = cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum")
+    used = torch.autograd.grad(loss, logits)[0].any(dim=1).split([len(each) for each in labels.values()])
     return {name: int(each.sum()) for name, each in zip(labels, used, strict=True)}
 
 

@@ -289,7 +289,11 @@ REFUSED_BODIES = [
     ({"completions": [[]]}, "completions.0", "microsteps"),
     ({"completions": [[[], []], [[]]]}, "completions.1", "as many"),
     (body([[[-1]]]), "completions.0.0.0.length", "0 or more"),
-    (body([[[1, "2.5"]]]), "completions.0.0.1.length", "whole number"),  # type: ignore[list-item]
+    (
+        {"completions": [[[{"length": 1, "group": 0}, {"length": "2.5", "group": 0}]]]},
+        "completions.0.0.1.length",
+        "whole number",
+    ),
     (body([[[1], [10**19]]]), "completions.0.1.0.length", "at most"),
     (body([[[1]]], group=lambda i: -1), "completions.0.0.0.group", "0 or more"),
     (body([[[1]], [[1]]], rewards=[1, "nan"]), "completions.1.0.0.reward", "finite"),
