@@ -113,10 +113,6 @@ class Spread(ResultBase):
     of_right: float | None
 
 
-FILMED = 6
-"""Replicas, and microsteps, of a window that its film has room for."""
-
-
 class View(Result):
     """What the panel shows: the chosen scheme beside the reference, replica by replica and cell by cell.
 
@@ -132,11 +128,6 @@ class View(Result):
     decision: Literal["update", "skip_all_replicas", "undefined"]
     theta: float | list[float] | None
     lr: float | None
-
-    @property
-    def filmed(self) -> list[CellRow]:
-        """The cells that the film of the window shows."""
-        return [cell for cell in self.cells or () if max(cell["replica"], cell["microstep"]) < FILMED]
 
     def tables(self) -> list[Table]:
         header = ("replica", "n", "gradient", "gradient_sum", "weight", "current_weight")
